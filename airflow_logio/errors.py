@@ -154,6 +154,14 @@ class SparkLost(LogioError):
 # --- stop: this process was replaced ---------------------------------------------------------------------------------
 
 
+class ManagerUnavailable(LogioError):
+    """A cluster manager does not answer, or this process has no way to it: nothing is known of its drivers."""
+
+
+class SubmissionUnknown(LogioError):
+    """A driver was submitted to a cluster manager, and its answer was lost: there may be one."""
+
+
 class Fenced(LogioError):
     """This driver was replaced by a higher incarnation. It has committed nothing since, and exits."""
 

@@ -24,6 +24,30 @@ class DriverIdentity(msgspec.Struct, frozen=True, gc=False):
     parent_start_time: float = 0.0
 
 
+class Submission(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A driver that was submitted to a cluster manager: where, and as what. Plain data, without credentials."""
+
+    manager: str
+    """``standalone``, ``yarn`` or ``kubernetes``."""
+    address: str
+    """Where the manager is asked about it, as the process that submitted it reaches the manager."""
+    name: str
+    """What the submitting process has chosen, before it submitted: unique to one attempt to submit. The manager lists the
+    driver by it, if it can."""
+    namespace: str = ""
+    """On Kubernetes."""
+    id: str = ""
+    """The manager's own name for it, which it gives once; empty while that is not known."""
+    attempt: int = 0
+    """Which of an application's attempts it is, from 1, on YARN; 0: not known, or there is one only."""
+
+    def is_same(self, other: Submission) -> bool:
+        """Whether both are one submission, as far as each of them knows."""
+        if (self.manager, self.address, self.namespace) != (other.manager, other.address, other.namespace):
+            return False
+        return self.name == other.name or (self.id != "" and self.id == other.id)
+
+
 @dataclass(frozen=True, slots=True)
 class KilledTask:
     """An Airflow task that was killed while it watched a group, before it knew why (ADR-66). Or one that may have been: it

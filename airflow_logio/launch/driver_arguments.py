@@ -1,0 +1,72 @@
+"""The command line of a driver that a cluster manager starts: which claim it may take, and as what it was submitted.
+
+None of it is a secret: who reads it in a manager's page and has not the log's password can do nothing with it. Where the log
+is, and every password, comes from a file that the node has, or from its environment (`LOGIO_CONNECTIONS`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_logio.store.records.driver_records import Claim, Submission
+
+APPLICATION_PROPERTY = "spark.logio.application"
+"""Where the nodes have `logio_driver.py`, if not where this machine has it: a path, or ``local:///path`` in an image."""
+CONNECTIONS_PROPERTY = "spark.logio.connections"
+"""Which file of the nodes says where the log is, if their environment does not: a path."""
+CONNECTIONS_VARIABLE = "LOGIO_CONNECTIONS"
+"""The variable of the nodes' environment with that path."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverArguments:
+    """What a driver on a cluster is told by its command line."""
+
+    run_uid: str
+    group: str
+    incarnation: int
+    nonce: str
+    submission: Submission
+    """Without id and attempt: the driver finds out both itself."""
+    connections: Path | None = None
+    """The node's file; None: the environment says which."""
+
+    @classmethod
+    def of(cls, claim: Claim, submission: Submission, conf: Mapping[str, str]) -> DriverArguments:
+        """Those of a claim; `conf` is what the group's properties have become."""
+        named = conf.get(CONNECTIONS_PROPERTY)
+        file = None if named is None else Path(named)
+        return cls(claim.run_uid, claim.group, claim.incarnation, claim.nonce, submission, file)
+
+    def words(self) -> list[str]:
+        """The arguments, for the driver's program."""
+        said = {
+            "run": self.run_uid,
+            "group": self.group,
+            "incarnation": str(self.incarnation),
+            "nonce": self.nonce,
+            "manager": self.submission.manager,
+            "address": self.submission.address,
+            "name": self.submission.name,
+            "namespace": self.submission.namespace,
+            "connections": "" if self.connections is None else str(self.connections),
+        }
+        return [f"--{name}={value}" for name, value in said.items() if value]
+
+    @classmethod
+    def add_to(cls, parser: argparse.ArgumentParser) -> None:
+        """Let a parser understand `words`."""
+        for name in ("run", "group", "nonce", "manager", "address", "name"):
+            parser.add_argument(f"--{name}")
+        parser.add_argument("--incarnation", type=int)
+        parser.add_argument("--namespace", default="")
+        parser.add_argument("--connections", type=Path)
+
+    @classmethod
+    def parsed(cls, found: argparse.Namespace) -> DriverArguments:
+        """What a parser has understood."""
+        submission = Submission(found.manager, found.address, found.name, found.namespace)
+        return cls(found.run, found.group, found.incarnation, found.nonce, submission, found.connections)

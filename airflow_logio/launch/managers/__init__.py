@@ -1,0 +1,1 @@
+"""Cluster managers that start drivers on nodes: one port, and what each of them is asked by."""

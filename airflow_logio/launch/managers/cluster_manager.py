@@ -1,0 +1,113 @@
+"""The port to what starts drivers on a cluster: Kubernetes, YARN, a standalone master (design, "Drivers on a cluster").
+
+The fence is the only proof of who may commit. A manager is asked for two things: room (a driver that lives on takes cores
+that its successor needs) and speed (an end that is seen before the lease has passed).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from airflow_logio.launch.driver_config import Launch
+from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.store.records.driver_records import Claim, Submission
+
+
+class DriverSight(StrEnum):
+    """What a manager says of one driver that was submitted to it."""
+
+    WAITING = "waiting"
+    """Accepted, and not started: it has no room yet."""
+    RUNNING = "running"
+    ENDED = "ended"
+    """The manager has seen its end, and remembers the driver."""
+    GONE = "gone"
+    """The manager answers, and knows no such driver: it never did, or it has forgotten. This proves nothing."""
+    UNKNOWN = "unknown"
+    """The manager does not answer, or this process has no way to it. This proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a manager says of a submission now."""
+
+    state: DriverSight
+    why: str = ""
+    """For people: the queue that it waits in, how it has ended, or why nothing is known."""
+    since: float | None = None
+    """Since when it waits, in seconds since the epoch by the manager's clock; None: not said."""
+    was_taken: bool = False
+    """It has ended because the manager took its room (preemption, eviction) or lost its node, not by what it did."""
+    is_hopeless: bool = False
+    """It waits for what does not come by itself, such as an image that cannot be pulled."""
+
+
+class ClusterManager(ABC):
+    """One manager at one address. Only `submit` may take long; all other requests end within `REQUEST_SECONDS`.
+
+    For use by several threads.
+    """
+
+    name: ClassVar[str]
+    """As `Submission.manager` has it."""
+
+    @abstractmethod
+    def check(self, settings: SparkSettings, conf: Mapping[str, str]) -> None:
+        """Refuse what cannot work here before anything is claimed or started; `conf` is what the group's properties have
+        become. Asks the manager nothing. Raises `ConfigurationError`."""
+
+    @abstractmethod
+    def prepare(self, claim: Claim, launch: Launch) -> Submission:
+        """What a submission of this claim will be, with a name that no other attempt to submit has, and without an id. Noted
+        in the log before `submit` is called, so that others find what a launcher that died has left."""
+
+    @abstractmethod
+    def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
+        """Submit a driver and return at *accepted*, with the id.
+
+        Raises `ConfigurationError` if it was refused, so that certainly none was submitted, and `SubmissionUnknown` if one
+        may have been.
+        """
+
+    @abstractmethod
+    def find(self, submission: Submission) -> Sequence[Submission]:
+        """Drivers that were submitted by this name, with their ids. None where the manager cannot list by name.
+
+        Raises `ManagerUnavailable`.
+        """
+
+    @abstractmethod
+    def look(self, submissions: Sequence[Submission]) -> Mapping[Submission, Sighting]:
+        """What the manager says of each, in as few requests as it allows. Never raises: what it cannot say is `UNKNOWN`.
+
+        Of a submission with an `attempt` it speaks of that attempt: a later one means that it has ended.
+        """
+
+    @abstractmethod
+    def end(self, submission: Submission) -> bool:
+        """Ask for its end; whether the manager confirms that it has ended, or is certain never to start.
+
+        It is asked again and again until it says yes. By the id, never by a name that may be used again. Raises
+        `ManagerUnavailable`.
+        """
+
+    @abstractmethod
+    def sweep(self, is_known: Callable[[str], bool]) -> int:
+        """Remove what drivers have left with the manager (pods, services, folders) whose run `is_known` denies, by its uid;
+        returns how many things. Raises `ManagerUnavailable`."""
+
+    @abstractmethod
+    def output_command(self, submission: Submission) -> str:
+        """The command that shows what the driver's JVM has printed."""
+
+    def page(self, submission: Submission) -> str | None:
+        """The address of the manager's own page about the driver, if it has one."""
+        return None
+
+
+REQUEST_SECONDS = 5.0
+"""For one request to a manager, to its end."""
