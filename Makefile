@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Narrow a test run: make test ARGS="tests/store -k fence"
 ARGS ?=
+# `no`: `make test-all` tests the versions of `make setup` alone.
+VERSIONS ?=
 # What the tests of a tier see of this environment, and how many processes run them, is in .ci/tests.
 TESTS = $(BIN)/python .ci/tests
 # Hundreds of processes import the same modules: each would compile them again.
@@ -39,8 +41,9 @@ test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in 
 test-slice: $(STAMP) ## a tenth of what `make test` leaves out, another one for each commit: CI runs it, too
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) slice $(ARGS)
 
-test-all: $(STAMP) ## all tests except those that take hours, in an hour; CONTRIBUTING.md says when
-	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) all $(ARGS)
+test-all: $(STAMP) ## all tests except those that take hours, in an hour, then other versions (not with VERSIONS=no, or ARGS)
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && $(TESTS) all $(ARGS)
+	@[ -n "$(ARGS)" ] || [ "$(VERSIONS)" = no ] || exec $(BIN)/python .ci/versions
 
 soak: $(STAMP) ## what needs hours: campaigns, storms, all crash points, and sales with kills for HOURS=8 (1 by default)
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && LOGIO_SOAK_HOURS="$(HOURS)" exec $(TESTS) soak $(ARGS)
