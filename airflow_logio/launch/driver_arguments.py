@@ -7,10 +7,14 @@ is, and every password, comes from a file that the node has, or from its environ
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from airflow_logio import __version__
 from airflow_logio.store.records.driver_records import Claim, Submission
 
 APPLICATION_PROPERTY = "spark.logio.application"
@@ -19,6 +23,10 @@ CONNECTIONS_PROPERTY = "spark.logio.connections"
 """Which file of the nodes says where the log is, if their environment does not: a path."""
 CONNECTIONS_VARIABLE = "LOGIO_CONNECTIONS"
 """The variable of the nodes' environment with that path."""
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
+"""YARN's name of a container: maybe an epoch of its manager, then application, attempt, number."""
+_STANDALONE = re.compile(r"driver-\d+-\d+")
+"""How a standalone worker names the folder of a driver: as its master names the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,8 @@ class DriverArguments:
     """Without id and attempt: the driver finds out both itself."""
     connections: Path | None = None
     """The node's file; None: the environment says which."""
+    version: str = __version__
+    """Of this package, where it was submitted."""
 
     @classmethod
     def of(cls, claim: Claim, submission: Submission, conf: Mapping[str, str]) -> DriverArguments:
@@ -52,6 +62,7 @@ class DriverArguments:
             "address": self.submission.address,
             "name": self.submission.name,
             "namespace": self.submission.namespace,
+            "version": self.version,
             "connections": "" if self.connections is None else str(self.connections),
         }
         return [f"--{name}={value}" for name, value in said.items() if value]
@@ -63,10 +74,25 @@ class DriverArguments:
             parser.add_argument(f"--{name}")
         parser.add_argument("--incarnation", type=int)
         parser.add_argument("--namespace", default="")
+        parser.add_argument("--version", default="")
         parser.add_argument("--connections", type=Path)
 
     @classmethod
     def parsed(cls, found: argparse.Namespace) -> DriverArguments:
         """What a parser has understood."""
         submission = Submission(found.manager, found.address, found.name, found.namespace)
-        return cls(found.run, found.group, found.incarnation, found.nonce, submission, found.connections)
+        return cls(found.run, found.group, found.incarnation, found.nonce, submission, found.connections, found.version)
+
+
+def own_submission(told: Submission, environment: Mapping[str, str], folder: Path) -> Submission:
+    """What the driver of this process was submitted as, with what it finds out itself of the manager's name for it.
+
+    `told` is that of its arguments. YARN says the application and its attempt in the environment, and a standalone worker
+    starts a driver in a `folder` of its name. Where neither says it, the submission stays as it was told.
+    """
+    container = _CONTAINER.fullmatch(environment.get("CONTAINER_ID", ""))
+    if told.manager == "yarn" and container is not None:
+        return msgspec.structs.replace(told, id=f"application_{container[1]}", attempt=int(container[2]))
+    if told.manager == "standalone" and _STANDALONE.fullmatch(folder.name):
+        return msgspec.structs.replace(told, id=folder.name)
+    return told

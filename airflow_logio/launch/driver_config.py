@@ -21,7 +21,7 @@ from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.spark.connect_engine import ConnectTarget
-from airflow_logio.store.records.driver_records import Claim, GroupNeeds
+from airflow_logio.store.records.driver_records import Claim, GroupNeeds, Submission
 
 FINISHED = 0
 """Finished or halted."""
@@ -122,6 +122,11 @@ class DriverConfig:
     """How that server is started, if the drivers of the run have one of their own."""
     has_jvm: bool = False
     """spark-submit starts the driver, which lives and dies with its JVM. If not, it is Python alone (ADR-119)."""
+    submission: Submission | None = None
+    """As what a cluster manager has started the driver, as far as that is known on its node. None: it is a process of the
+    machine that has launched it."""
+    executor_code: str | None = None
+    """The zip file that the driver gives to its executors, once it has a session. None: spark-submit has done it."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

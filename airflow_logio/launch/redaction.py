@@ -39,20 +39,35 @@ _IN_URL = re.compile(r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}@")
 _BEARER = re.compile(r"(?i:\b(bearer|basic)) +[\w.~+/=\-]{8,4096}")
 
 
+def known_secrets(
+    urls: Iterable[str], root: str | None = None, environment: Mapping[str, Any] | None = None
+) -> frozenset[str]:
+    """The secrets in these, as they may be written. `urls` of databases may hold passwords, the `root` of a payload store,
+    too; variables of `environment` are secrets if their names sound like it.
+
+    Words that stand in many texts are left out. Never raises: what cannot be read as a URL holds nothing that is known.
+    """
+    found = {secret for url in (*urls, root or "") for secret in _secrets(url)}
+    found.update(secrets_of(root or ""))
+    found |= {
+        str(value) for name, value in (environment or {}).items() if _NAME.search(name) and _is_secret(str(value))
+    }
+    found |= {quote(secret, safe="") for secret in found}
+    return frozenset(one for one in found if len(one) >= LEAST_LENGTH and one.lower() not in ORDINARY)
+
+
+def has_password(text: str) -> bool:
+    """Whether there is a URL with a password in it."""
+    return _IN_URL.search(text) is not None
+
+
 class Redaction:
-    """`urls` of databases may hold passwords, the `root` of a payload store, too; variables of `environment` are secrets if
-    their names sound like it. Never raises: what cannot be read as a URL holds nothing that is known."""
+    """Knows the `known_secrets` of its arguments."""
 
     def __init__(
         self, urls: Iterable[str], root: str | None = None, environment: Mapping[str, Any] | None = None
     ) -> None:
-        found = {secret for url in urls for secret in _secrets(url)}
-        found.update(secrets_of(root or ""))
-        found |= {
-            str(value) for name, value in (environment or {}).items() if _NAME.search(name) and _is_secret(str(value))
-        }
-        found |= {quote(secret, safe="") for secret in found}
-        known = {one for one in found if len(one) >= LEAST_LENGTH and one.lower() not in ORDINARY}
+        known = known_secrets(urls, root, environment)
         # The longest first: one may be a part of another.
         alternatives = "|".join(re.escape(one) for one in sorted(known, key=len, reverse=True))
         self._known = re.compile(alternatives) if known else None
