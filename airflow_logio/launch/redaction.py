@@ -1,17 +1,19 @@
-"""What a driver prints, without its secrets: those that it was given, and what looks like one.
+"""Secrets: taken out of what a driver prints, and refused in properties, which a cluster manager shows on its pages.
 
+They are those that a driver was given, and what looks like one.
 The patterns take linear time: they run while the driver works, and nothing else of its Python runs meanwhile.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 import sqlalchemy as sa
 
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.systems.payload_roots import secrets_of
 
 LEAST_LENGTH = 5
@@ -37,6 +39,14 @@ _OPTION = re.compile(rf"(?<![\w.\-])(?P<name>--{_PLAIN}?{_WORD}{_PLAIN}[ \t]{{1,
 _NO_SECRET = re.compile(r"[\"']?(?:[+\-]?[\d.,_]+%?|none|null|true|false)[\"',;)\]}]{0,4}", re.IGNORECASE)
 _IN_URL = re.compile(r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}@")
 _BEARER = re.compile(r"(?i:\b(bearer|basic)) +[\w.~+/=\-]{8,4096}")
+
+OF_PROCESSES = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.", "spark.executorEnv.")
+"""How properties begin that are variables of processes on nodes."""
+_INSTEAD = (
+    "the manager shows it to all who may look. Leave it out there, and put it into the file or the Secret that tells drivers "
+    "where the log is (docs/how-to/run-on-a-cluster.md): a URL under `connections`, a variable that `Pipeline(environment=)` "
+    "names under `environment`"
+)
 
 
 def known_secrets(
@@ -102,3 +112,26 @@ def _secrets(url: str) -> list[str]:
     password = str(parsed.password or "")
     named = [value for name, value in parse_qsl(url.partition("?")[2]) if _NAME.search(name)]
     return [one for one in (password, unquote(password), *named) if one]
+
+
+# --- what a cluster manager shows ---------------------------------------------------------------------------------------
+
+
+def check_no_secrets(conf: Mapping[str, str], secrets: Collection[str]) -> None:
+    """Refuse properties that hold a secret: one of `secrets` (`redaction.known_secrets`), or a URL with a password.
+
+    Variables that a manager is sent beside properties are checked as `conf`, too. No message repeats a value. Raises
+    `ConfigurationError`.
+    """
+    for name, value in sorted(conf.items()):
+        if (found := _secret_in(value, secrets)) is not None:
+            what = "the variable" if name.startswith(OF_PROCESSES) or not name.startswith("spark.") else "the property"
+            raise ConfigurationError(f"{what} {name} of a driver on a cluster holds {found}: {_INSTEAD}")
+
+
+def _secret_in(value: str, secrets: Collection[str]) -> str | None:
+    if has_password(value):
+        return "a URL with a password"
+    if any(secret in value for secret in secrets):
+        return "a secret of the log, of a connection, of the payload store or of the environment"
+    return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.redaction import known_secrets
-from airflow_logio.launch.shown_properties import check_no_secrets
+from airflow_logio.launch.redaction import check_no_secrets, known_secrets
 
 SECRETS = known_secrets(
     ["postgresql://logio:s3cr%21t-of-log@db/logio", "postgresql://w@db/w?password=of-w4rehouse", "sqlite:////a/b.db"],
