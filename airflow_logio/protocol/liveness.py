@@ -78,6 +78,11 @@ class LeaseObserver:
     def poll_failed(self) -> None:
         self._fresh = True
 
+    def hold(self, incarnation: int, now: float) -> None:
+        """Time passes that does not count; what has counted before does."""
+        if incarnation == self._incarnation:
+            self._last = now
+
     def is_expired(self, stood_still: float, *, launching: bool) -> bool:
         return stood_still > (self.lease.launch_seconds if launching else self.lease.seconds)
 
@@ -158,3 +163,8 @@ class RecoveryBudget:
     def is_spent(self, ages: Sequence[float]) -> bool:
         """`ages` as in `left`."""
         return self.left(ages) == 0
+
+
+TAKEN_BUDGET = RecoveryBudget(recoveries=20, window_seconds=86_400.0)
+"""For recoveries after drivers whose room their cluster manager took, or whose node it lost. They spend nothing of a run's
+budget; without a bound of their own, what is evicted each time would be launched for ever."""

@@ -193,9 +193,11 @@ def is_budget_spent(budget: RecoveryBudget, drivers: Sequence[DriverRecord], now
 
 
 def _unforgiven(drivers: Sequence[DriverRecord], now: float) -> tuple[list[float], list[str | None]]:
-    """Ages of recoveries, and where drivers have failed."""
+    """Ages of recoveries that have spent budget, and where drivers have failed."""
     forgiven = max((one.incarnation for one in drivers if one.incarnation > 1 and not one.is_recovery), default=0)
-    ages = [now - one.claimed_at for one in drivers if one.is_recovery and one.incarnation > forgiven]
+    taken = {one.incarnation for one in drivers if one.was_taken}
+    spent = [one for one in drivers if one.is_recovery and one.incarnation - 1 not in taken]
+    ages = [now - one.claimed_at for one in spent if one.incarnation > forgiven]
     failed = [one.failed_at for one in drivers if one.incarnation >= forgiven and one.ended_at is not None]
     return ages, failed
 

@@ -6,6 +6,8 @@ that its successor needs) and speed (an end that is seen before the lease has pa
 
 from __future__ import annotations
 
+import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +22,21 @@ from airflow_logio.store.records.driver_records import Claim, Submission
 class DriverSight(StrEnum):
     """What a manager says of one driver that was submitted to it."""
 
-    WAITING = "waiting"
-    """Accepted, and not started: it has no room yet."""
+    QUEUED = "queued"
+    """Accepted, and no container or node is given to it yet: it waits for room."""
+    STARTING = "starting"
+    """It has its room, and does not run yet: files are copied, an image is pulled."""
+    STUCK = "stuck"
+    """It waits for what does not come by itself, such as an image that cannot be pulled."""
     RUNNING = "running"
-    ENDED = "ended"
-    """The manager has seen its end, and remembers the driver."""
+    EXITED = "exited"
+    """An agent on its node has seen its end."""
+    LOST = "lost"
+    """The manager has written it off, with its node or because that is late: it may still run."""
     GONE = "gone"
     """The manager answers, and knows no such driver: it never did, or it has forgotten. This proves nothing."""
     UNKNOWN = "unknown"
-    """The manager does not answer, or this process has no way to it. This proves nothing."""
+    """The manager does not answer, is not the active one, or this process has no way to it. This proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,7 @@ class Sighting:
     since: float | None = None
     """Since when it waits, in seconds since the epoch by the manager's clock; None: not said."""
     was_taken: bool = False
-    """It has ended because the manager took its room (preemption, eviction) or lost its node, not by what it did."""
-    is_hopeless: bool = False
-    """It waits for what does not come by itself, such as an image that cannot be pulled."""
+    """It has ended because the manager took its room (preemption, eviction of no fault of its own) or lost its node."""
 
 
 class ClusterManager(ABC):
@@ -62,15 +68,19 @@ class ClusterManager(ABC):
 
     @abstractmethod
     def prepare(self, claim: Claim, launch: Launch) -> Submission:
-        """What a submission of this claim will be, with a name that no other attempt to submit has, and without an id. Noted
-        in the log before `submit` is called, so that others find what a launcher that died has left."""
+        """What a submission of this claim will be, without an id. Its name has a hash of the claim's nonce (`claim_name`), so
+        that nothing else has it. Noted in the log before `submit` is called: others find what a launcher that died has left.
+
+        Raises `ManagerUnavailable` if the manager does not answer; nothing is claimed then.
+        """
 
     @abstractmethod
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         """Submit a driver and return at *accepted*, with the id.
 
-        Raises `ConfigurationError` if it was refused, so that certainly none was submitted, and `SubmissionUnknown` if one
-        may have been.
+        One request, or one child process that ends within `SUBMIT_SECONDS`; never a second one for the same claim. Raises
+        `ConfigurationError` if it was refused, so that certainly none was submitted, and `SubmissionUnknown` if one may have
+        been, or may still be.
         """
 
     @abstractmethod
@@ -84,15 +94,16 @@ class ClusterManager(ABC):
     def look(self, submissions: Sequence[Submission]) -> Mapping[Submission, Sighting]:
         """What the manager says of each, in as few requests as it allows. Never raises: what it cannot say is `UNKNOWN`.
 
-        Of a submission with an `attempt` it speaks of that attempt: a later one means that it has ended.
+        Of a submission with an `attempt` it speaks of that attempt: where there is a later one it is `LOST`, unless its exit
+        was seen. Of one without an id it speaks of what has its name.
         """
 
     @abstractmethod
     def end(self, submission: Submission) -> bool:
         """Ask for its end; whether the manager confirms that it has ended, or is certain never to start.
 
-        It is asked again and again until it says yes. By the id, never by a name that may be used again. Raises
-        `ManagerUnavailable`.
+        It is asked again and again until it says yes. By the id; without one, by the name, which has the nonce's hash. What
+        another cluster answers confirms nothing. Raises `ManagerUnavailable`.
         """
 
     @abstractmethod
@@ -111,3 +122,16 @@ class ClusterManager(ABC):
 
 REQUEST_SECONDS = 5.0
 """For one request to a manager, to its end."""
+SUBMIT_SECONDS = 120.0
+"""For one submission, to its end: afterwards nothing of it is on its way any more."""
+
+
+def claim_name(claim: Claim, *, most: int = 63) -> str:
+    """A name for what is submitted for a claim: ``logio-<run>-<group>-<incarnation>-<hash of the nonce>``.
+
+    Lower-case letters, digits and hyphens, at most `most` of them, as a label of DNS wants it; a long or strange name of a
+    group is cut and changed, and the hash keeps names apart.
+    """
+    end = f"-{claim.incarnation}-{hashlib.blake2b(claim.nonce.encode(), digest_size=6).hexdigest()}"
+    group = re.sub("[^a-z0-9]+", "-", claim.group.lower()).strip("-")
+    return f"logio-{claim.run_uid[:8]}-{group}"[: most - len(end)].rstrip("-") + end

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 
+from airflow_logio.store.port.cluster_port import ClusterLog
 from airflow_logio.store.port.group_port import GroupLog
 from airflow_logio.store.port.lineage_port import LineageLog
 from airflow_logio.store.port.retention_port import RetentionLog
@@ -25,7 +26,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.session_rules import Patience
 
 
-class LogStore(RunLog, CodeLog, UpkeepLog, RetentionLog, GroupLog, ScalingLog, WatchLog):
+class LogStore(RunLog, CodeLog, UpkeepLog, RetentionLog, GroupLog, ClusterLog, ScalingLog, WatchLog):
     """The log as one object. A driver commits and reads through the `session` of its incarnation, and in no other way."""
 
     patience: Patience

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load, Submission
 from airflow_logio.store.records.status_records import GroupStatus
 
 
@@ -63,11 +63,18 @@ class GroupLog(ABC):
 
     @abstractmethod
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
-        """Note that spark-submit was started for the claim. False if the driver was quicker or the claim is void."""
+        """Note that the claim's driver is on its way. False if the driver was quicker or the claim is void.
+
+        `launcher` is the process on this machine that becomes the driver, or its JVM; None for a driver on a cluster. Of a
+        driver that has registered, nothing is changed that it says of itself.
+        """
 
     @abstractmethod
-    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
-        """The driver takes its incarnation (nonce compared, once). Raises `Fenced` for any other process."""
+    def register(self, claim: Claim, identity: DriverIdentity, *, reported: Submission | None = None) -> GroupRef:
+        """The driver takes its incarnation (nonce compared, once). Raises `Fenced` for any other process.
+
+        `reported` is as what a driver on a cluster was submitted, as it finds out itself.
+        """
 
     @abstractmethod
     def heartbeat(
@@ -84,11 +91,21 @@ class GroupLog(ABC):
         """
 
     @abstractmethod
-    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
+    def declare_dead(
+        self,
+        ref: GroupRef,
+        cause: str,
+        *,
+        failed_at: FailurePoint | None = None,
+        was_taken: bool = False,
+        unregistered: bool = False,
+    ) -> bool:
         """Declare this incarnation dead, for a supervisor or for the driver itself. False if it was replaced or has
         ended.
 
         `failed_at` is where an operator's code raised: a claim that finds the same point too often parks the group.
+        `was_taken`: its cluster manager took its room, or lost its node; the recovery that follows spends no budget.
+        `unregistered`: what was judged is a driver that has not registered; False if it has meanwhile.
         """
 
     @abstractmethod

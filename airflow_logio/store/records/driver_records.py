@@ -32,20 +32,27 @@ class Submission(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     address: str
     """Where the manager is asked about it, as the process that submitted it reaches the manager."""
     name: str
-    """What the submitting process has chosen, before it submitted: unique to one attempt to submit. The manager lists the
-    driver by it, if it can."""
+    """What the submitting process has chosen before it submitted, with a hash of the claim's nonce in it: nothing else has
+    this name. The manager lists the driver by it, if it can."""
     namespace: str = ""
     """On Kubernetes."""
+    cluster: str = ""
+    """What tells the manager's cluster from others that have the same address elsewhere; empty: nothing does."""
     id: str = ""
     """The manager's own name for it, which it gives once; empty while that is not known."""
     attempt: int = 0
     """Which of an application's attempts it is, from 1, on YARN; 0: not known, or there is one only."""
 
-    def is_same(self, other: Submission) -> bool:
-        """Whether both are one submission, as far as each of them knows."""
-        if (self.manager, self.address, self.namespace) != (other.manager, other.address, other.namespace):
-            return False
-        return self.name == other.name or (self.id != "" and self.id == other.id)
+
+class ManagerSaid(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a cluster manager has said of a driver that has not registered."""
+
+    state: str
+    """As `DriverSight` has it."""
+    why: str = ""
+    """For people: the queue that it waits in, or why nothing is known."""
+    since: float | None = None
+    """Since when, in seconds since the epoch; None: not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,22 @@ class GroupRef:
     incarnation: int
     code: int = field(default=0, compare=False)
     """Number of the code that its driver executes; every event that it sends says so, unless it is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftDriver:
+    """A driver that is of no use any more, and may still have room on a cluster."""
+
+    ref: GroupRef
+    submissions: tuple[Submission, ...]
+    """As its launcher knows it, and as the driver has reported itself if that says more."""
+    is_replaced: bool
+    """A later driver of its group waits for its room, maybe. If not, its group or run has ended: it may be about to end by
+    itself."""
+    claimed_seconds: float
+    """Since its claim, by the database's clock."""
+    ended_seconds: float
+    """Since its group's state began, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +279,7 @@ class DriverRecord(msgspec.Struct, frozen=True, gc=False):
     """Number of the code that it got."""
     failed_at: str | None = None
     """Where an operator's code raised, if that is what ended it (`RecoveryBudget.same_event`)."""
+    was_taken: bool = False
+    """Its cluster manager took its room, or lost its node: the recovery that follows spends no budget."""
+    submission: Submission | None = None
+    """As what it was submitted to a cluster manager: as it says itself, if it has registered."""

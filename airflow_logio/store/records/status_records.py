@@ -10,7 +10,14 @@ from msgspec import structs
 
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records.driver_records import DriverIdentity, DriverRecord, KilledTask, Load
+from airflow_logio.store.records.driver_records import (
+    DriverIdentity,
+    DriverRecord,
+    KilledTask,
+    Load,
+    ManagerSaid,
+    Submission,
+)
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.upkeep_records import QuarantineCount
 
@@ -64,10 +71,19 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Only the group's own task launches its drivers."""
     drained_at: float | None = None
     """When its sources were told to end early, if they were: what they had not read is not in the run."""
+    submission: Submission | None = None
+    """As what its driver was submitted to a cluster manager, as the launcher knows it; without an id while that is not
+    known. None: it is a process of the machine that launched it."""
+    reported: Submission | None = None
+    """As what the registered driver says itself that it was submitted."""
+    manager_said: ManagerSaid | None = None
+    """What its manager has said last of a driver that has not registered."""
     beat_age_seconds: float | None = None
     """Since its last heartbeat, by the database's clock; None if it has given none."""
     state_age_seconds: float | None = None
     """Since its state began, by the database's clock; None of several replicas as one."""
+    said_age_seconds: float | None = None
+    """Since its manager said that, by the database's clock."""
 
     def __eq__(self, other: object) -> bool:
         """Apart from the ages, which change by themselves."""
@@ -77,7 +93,7 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
         return hash(self._without_ages())
 
     def _without_ages(self) -> tuple[object, ...]:
-        return structs.astuple(self)[:-2]
+        return structs.astuple(self)[:-3]
 
     @property
     def silent_seconds(self) -> float | None:

@@ -19,6 +19,7 @@ from airflow_logio.errors import (
     ProtocolViolation,
     UnknownRun,
 )
+from airflow_logio.protocol.liveness import TAKEN_BUDGET
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.run_writers import Together, in_conflict
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
@@ -457,3 +458,12 @@ def digest_of(run: Run, changes: Sequence[CodeChange], number: int) -> str | Non
     if not found:
         raise LogInconsistent(f"run {run.spec.key} has no code {number} in the log, only 0 to {len(changes)}")
     return found[0]
+
+
+def taken_too_often(group: str) -> str:
+    """The error of a group whose drivers its cluster manager takes again and again."""
+    return (
+        f"group {group!r}: its cluster manager took the room of {TAKEN_BUDGET.recoveries} drivers, or lost their nodes, "
+        f"within {TAKEN_BUDGET.window_seconds / 3600:g} hours; it is parked. Give the group a queue, or nodes, that it can "
+        "keep, and `logio retry` it"
+    )

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, LogInconsistent, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.liveness import TAKEN_BUDGET, RecoveryBudget
 from airflow_logio.protocol.states import (
+    LAUNCHING,
     STOPPED,
     GroupState,
     RunState,
@@ -24,14 +25,23 @@ from airflow_logio.protocol.states import (
 )
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.group_port import GroupLog
-from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load, Refused
+from airflow_logio.store.records.driver_records import (
+    Claim,
+    DriverIdentity,
+    GroupRef,
+    LaunchRecipe,
+    Load,
+    Refused,
+    Submission,
+)
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, runs_ahead
-from airflow_logio.store.rules.run_rules import superseded
+from airflow_logio.store.rules.run_rules import superseded, taken_too_often
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema
 from airflow_logio.store.sql.beats import BeatCheck, wish, write_beat
+from airflow_logio.store.sql.cluster_log import submission_text
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
 from airflow_logio.store.sql.hearings import announce_failure
@@ -108,9 +118,9 @@ class SqlGroupLog(SqlPart, GroupLog):
         with writing(self.engine) as connection:
             return submitted(connection, claim, log_path, launcher)
 
-    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+    def register(self, claim: Claim, identity: DriverIdentity, *, reported: Submission | None = None) -> GroupRef:
         with writing(self.engine) as connection:
-            if not register(connection, claim, identity):
+            if not register(connection, claim, identity, reported):
                 raise Fenced(
                     f"incarnation {claim.incarnation} of group {claim.group!r} cannot be registered: it was replaced, "
                     "ended, or another process holds it; this driver exits before its first read"
@@ -130,8 +140,17 @@ class SqlGroupLog(SqlPart, GroupLog):
     def check_heartbeats(self) -> None:
         self._beat_check.check()
 
-    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
-        declared = self._end(ref, GroupState.DEAD, cause, failed_at)
+    def declare_dead(
+        self,
+        ref: GroupRef,
+        cause: str,
+        *,
+        failed_at: FailurePoint | None = None,
+        was_taken: bool = False,
+        unregistered: bool = False,
+    ) -> bool:
+        only = LAUNCHING if unregistered else None
+        declared = self._end(ref, GroupState.DEAD, cause, failed_at, was_taken=was_taken, only=only)
         if declared and self.engine.dialect.name == "postgresql":
             announce_failure(self.engine)
         return declared
@@ -142,12 +161,23 @@ class SqlGroupLog(SqlPart, GroupLog):
     def halted(self, ref: GroupRef) -> bool:
         return self._end(ref, GroupState.HALTED, None)
 
-    def _end(self, ref: GroupRef, target: GroupState, error: str | None, failed_at: FailurePoint | None = None) -> bool:
+    def _end(
+        self,
+        ref: GroupRef,
+        target: GroupState,
+        error: str | None,
+        failed_at: FailurePoint | None = None,
+        *,
+        was_taken: bool = False,
+        only: Collection[GroupState] | None = None,
+    ) -> bool:
         def attempt() -> bool:
             with writing(self.engine) as connection:
+                if only is not None and lock_group(connection, ref.run_id, ref.group)[0] not in only:
+                    return False
                 moved = move(connection, ref, target, error=error)
                 if moved:
-                    end_driver(connection, ref, error, failed_at)
+                    end_driver(connection, ref, error, failed_at, was_taken=was_taken)
                 return moved
 
         return self._past_stopped_driver(ref, attempt)
@@ -234,14 +264,24 @@ def request(connection: Connection, run: Run, group: str, wish: GroupState, inca
 
 
 def end_driver(
-    connection: Connection, ref: Claim | GroupRef, error: str | None, failed_at: FailurePoint | None = None
+    connection: Connection,
+    ref: Claim | GroupRef,
+    error: str | None,
+    failed_at: FailurePoint | None = None,
+    *,
+    was_taken: bool = False,
 ) -> None:
     table = schema.driver
     point = None if failed_at is None else str(failed_at)
     connection.execute(
         sa.update(table)
         .where(*_driver(ref), table.c.ended_at.is_(None))
-        .values(ended_at=now(connection.dialect.name), error=storable(error), failed_at=storable(point))
+        .values(
+            ended_at=now(connection.dialect.name),
+            error=storable(error),
+            failed_at=storable(point),
+            was_taken=was_taken,
+        )
     )
 
 
@@ -387,8 +427,20 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
     points = connection.execute(ended.order_by(driver.c.incarnation)).scalars().all()
     if budget.is_spent_at(points):
         return failed_again(group, budget, str(points[-1]))
+    before = schema.driver.alias()
     rows = connection.execute(
-        sa.select((clock - driver.c.claimed_at).label("age"), driver.c.incarnation, driver.c.reason)
+        sa.select(
+            *((clock - driver.c.claimed_at).label("age"), driver.c.incarnation, driver.c.reason),
+            before.c.was_taken.label("is_free"),
+        )
+        .join(
+            before,
+            sa.and_(
+                before.c.run_id == driver.c.run_id,
+                before.c.group_name == driver.c.group_name,
+                before.c.incarnation == driver.c.incarnation - 1,
+            ),
+        )
         .where(
             *_of(driver, run.run_id, group),
             driver.c.spends_budget,
@@ -396,6 +448,9 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
         )
         .order_by(driver.c.incarnation)
     ).all()
+    if TAKEN_BUDGET.is_spent([row.age for row in rows if row.is_free]):
+        return taken_too_often(group)
+    rows = [row for row in rows if not row.is_free]
     if not budget.is_spent([row.age for row in rows]):
         return None
     causes = "\n".join(f"  incarnation {row.incarnation}: {row.reason}" for row in rows[-budget.recoveries :])
@@ -413,7 +468,9 @@ def failed_again(group: str, budget: RecoveryBudget, point: str) -> str:
     )
 
 
-def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> bool:
+def register(
+    connection: Connection, claim: Claim, identity: DriverIdentity, reported: Submission | None = None
+) -> bool:
     """Compare-and-set on nonce and on not being registered: two processes cannot hold one incarnation.
 
     The same process may ask again, because its acknowledgement was lost. After False, the caller must roll back:
@@ -427,7 +484,11 @@ def register(connection: Connection, claim: Claim, identity: DriverIdentity) -> 
     took = connection.execute(
         sa.update(table)
         .where(*_driver(claim), table.c.nonce == claim.nonce, table.c.registered_at.is_(None))
-        .values(registered_at=now(connection.dialect.name), **identity_columns(identity, connection))
+        .values(
+            registered_at=now(connection.dialect.name),
+            reported=submission_text(reported),
+            **identity_columns(identity, connection),
+        )
     ).rowcount
     return took == 1
 
@@ -451,14 +512,16 @@ def submitted(connection: Connection, claim: Claim, log_path: str | None, launch
     state, incarnation = lock_group(connection, claim.run_id, claim.group)
     table = schema.driver
     values: dict[str, Any] = {"submitted_at": now(connection.dialect.name), "log_path": log_path}
+    connection.execute(sa.update(table).where(*_driver(claim)).values(**values))
     if launcher is not None:
-        values |= {
+        ours = {
             "parent_pid": launcher.pid,
             "parent_start_time": launcher.start_time,
             "host": launcher.host,
             "boot_id": launcher.boot_id,
         }
-    connection.execute(sa.update(table).where(*_driver(claim)).values(**values))
+        has_not_registered = table.c.registered_at.is_(None)
+        connection.execute(sa.update(table).where(*_driver(claim), has_not_registered).values(**ours))
     if state is not GroupState.CLAIMED or incarnation != claim.incarnation:
         return False
     return move(connection, claim, GroupState.RESTARTED if claim.recovery else GroupState.SUBMITTED)

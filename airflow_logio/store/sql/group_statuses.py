@@ -17,10 +17,11 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import DriverIdentity, LaunchRecipe, Load
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.cluster_log import said_of, submission_of
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
 
-_COLUMNS = 21
+_COLUMNS = 25
 """Columns of a group, its fence and its driver, as `_status` takes them apart; those of its heartbeat follow."""
 _BEAT_COLUMNS = 6
 """Columns of a heartbeat, as `_of_beat` has them; all None where there is none."""
@@ -53,6 +54,8 @@ def status_query(connection: Connection, beats: Engine) -> sa.Select[Any]:
             *(_telling_recipe(), groups.c.code, fence.c.incarnation, fence.c.commit_no),
             *(driver.c.host, driver.c.boot_id, driver.c.pid, driver.c.start_time, driver.c.parent_pid),
             *(driver.c.parent_start_time, driver.c.backend_pid, driver.c.log_path),
+            *(driver.c.submission, driver.c.reported, driver.c.manager_said),
+            now(connection.dialect.name) - driver.c.said_at,
             *(_recoveries(), groups.c.drained_at, now(connection.dialect.name) - groups.c.since),
         )
         .join(fence, sa.and_(*_same(fence, groups)))
@@ -108,7 +111,7 @@ def _beats(beats: Engine, run_ids: Collection[int]) -> dict[tuple[int, str, int]
 def _status(row: Sequence[Any], beat: Sequence[Any]) -> tuple[int, GroupStatus]:
     run_id, name, state, desired, since, error, launch, code, incarnation, commits, *of_driver = row[:_COLUMNS]
     host, boot_id, pid, start_time, parent_pid, parent_start_time, *of_driver = of_driver
-    backend_pid, log_path, recoveries, drained_at, age = of_driver
+    backend_pid, log_path, submission, reported, said, said_age, recoveries, drained_at, age = of_driver
     identity = None
     if pid is not None or parent_pid is not None:
         identity = DriverIdentity(
@@ -136,6 +139,10 @@ def _status(row: Sequence[Any], beat: Sequence[Any]) -> tuple[int, GroupStatus]:
         **_of_recipe(launch),
         drained_at=drained_at,
         beat_age_seconds=None if beat_age is None else max(0.0, beat_age),
+        submission=submission_of(submission),
+        reported=submission_of(reported),
+        manager_said=said_of(said),
+        said_age_seconds=None if said_age is None else max(0.0, said_age),
         state_age_seconds=max(0.0, age),
     )
 

@@ -20,13 +20,14 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
     false,
     func,
     text,
     true,
 )
 
-REVISION = "0012"
+REVISION = "0013"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -323,7 +324,17 @@ driver = Table(
     Column("parent_start_time", Double),
     Column("backend_pid", Integer),
     Column("code", Integer, nullable=False, server_default=text("0")),
+    Column("submission", Text),  # JSON of `Submission`, as the launcher knows it
+    Column("reported", Text),  # JSON of `Submission`, as the registered driver says it
+    Column("manager_said", Text),  # JSON of `ManagerSaid`, of a driver that has not registered
+    Column("said_at", Double),
+    Column(
+        "was_taken", Boolean, nullable=False, server_default=false()
+    ),  # by its cluster manager: that spends no budget
+    Column("gone_at", Double),  # since when its manager has confirmed the end of what was submitted
 )
+_IS_LEFT = and_(driver.c.submission.is_not(None), driver.c.gone_at.is_(None))
+Index("ix_logio_driver_left", driver.c.run_id, postgresql_where=_IS_LEFT, sqlite_where=_IS_LEFT)
 
 SENT, ACKNOWLEDGED, APPLIED = "out", "in", "write"
 """Directions of counters that are totals of the run, for an output port, an input port or a writer's connection."""

@@ -19,6 +19,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.beats import BeatCheck
+from airflow_logio.store.sql.cluster_log import SqlClusterLog
 from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, reading
 from airflow_logio.store.sql.group_log import SqlGroupLog
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
@@ -34,7 +35,15 @@ from airflow_logio.store.sql.watch_log import SqlWatchLog
 
 
 class SqlLogStore(
-    SqlRunLog, SqlCodeLog, SqlUpkeepLog, SqlRetentionLog, SqlGroupLog, SqlScalingLog, SqlWatchLog, LogStore
+    SqlRunLog,
+    SqlCodeLog,
+    SqlUpkeepLog,
+    SqlRetentionLog,
+    SqlGroupLog,
+    SqlClusterLog,
+    SqlScalingLog,
+    SqlWatchLog,
+    LogStore,
 ):
     """Open with `open_store`, which checks the schema. On PostgreSQL, `engine` and `beats` are the same."""
 

@@ -42,6 +42,7 @@ from airflow_logio.store.records.status_records import (
 from airflow_logio.store.rules.described_runs import marked, run_state
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk import among
+from airflow_logio.store.sql.cluster_log import submission_of
 from airflow_logio.store.sql.engines import inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import status_query, statuses_of
 from airflow_logio.store.sql.hearings import hear
@@ -59,7 +60,12 @@ _BEFORE = (
     *(_columns.log_path, _columns.host, _columns.pid),
 )
 """As `DriverRecord` has them, up to the last heartbeat; those after it follow."""
-_AFTER = (_columns.code, _columns.failed_at)
+_AFTER = (
+    _columns.code,
+    _columns.failed_at,
+    _columns.was_taken,
+    sa.func.coalesce(_columns.reported, _columns.submission),
+)
 
 
 class SqlWatchLog(SqlPart, WatchLog):
@@ -299,6 +305,7 @@ def driver_records(log: Engine, beats: Engine, run_ids: Collection[int]) -> dict
     for run_id, *columns in map(list, rows):
         group, incarnation = columns[:2]
         columns.insert(len(_BEFORE), seen.get((run_id, group, incarnation)))
+        columns[-2:] = bool(columns[-2]), submission_of(columns[-1])
         found[run_id].append(DriverRecord(*columns))
     return found
 

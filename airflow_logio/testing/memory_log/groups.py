@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation, UnknownRun
+from airflow_logio.protocol.liveness import TAKEN_BUDGET
 from airflow_logio.protocol.states import (
     STOPPED,
     GroupState,
@@ -20,11 +21,19 @@ from airflow_logio.protocol.states import (
     wish_after_claim,
 )
 from airflow_logio.protocol.values import Port, Status
-from airflow_logio.store.records.driver_records import Claim, DriverIdentity, DriverRecord, FenceRow, GroupRef, Refused
+from airflow_logio.store.records.driver_records import (
+    Claim,
+    DriverIdentity,
+    DriverRecord,
+    FenceRow,
+    GroupRef,
+    Refused,
+    Submission,
+)
 from airflow_logio.store.records.run_records import has_sources
 from airflow_logio.store.records.status_records import GroupStatus, UnderWay
 from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, runs_ahead
-from airflow_logio.store.rules.run_rules import superseded
+from airflow_logio.store.rules.run_rules import superseded, taken_too_often
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.tables import DriverRow, GroupKey, RunRow, Tables
@@ -123,7 +132,7 @@ def submitted(tables: Tables, claim: Claim, log_path: str | None, launcher: Driv
     return _move(tables, claim, target, None)
 
 
-def register(tables: Tables, claim: Claim, identity: DriverIdentity) -> GroupRef:
+def register(tables: Tables, claim: Claim, identity: DriverIdentity, reported: Submission | None = None) -> GroupRef:
     key = GroupKey(claim.run_id, claim.group)
     driver = tables.drivers.get((key, claim.incarnation))
     if driver is not None and driver.registered_at is not None and _is_same(tables, driver, claim, identity):
@@ -134,7 +143,7 @@ def register(tables: Tables, claim: Claim, identity: DriverIdentity) -> GroupRef
             f"incarnation {claim.incarnation} of group {claim.group!r} cannot be registered: it was replaced, "
             "ended, or another process holds it; this driver exits before its first read"
         )
-    registered = replace(driver, registered_at=tables.now(), identity=identity)
+    registered = replace(driver, registered_at=tables.now(), identity=identity, reported=reported)
     tables.put(tables.drivers, (key, claim.incarnation), registered)
     return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.code)
 
@@ -146,12 +155,18 @@ def _is_same(tables: Tables, driver: DriverRow, claim: Claim, identity: DriverId
 
 
 def end(
-    tables: Tables, ref: GroupRef, target: GroupState, error: str | None, failed_at: FailurePoint | None = None
+    tables: Tables,
+    ref: GroupRef,
+    target: GroupState,
+    error: str | None,
+    failed_at: FailurePoint | None = None,
+    *,
+    was_taken: bool = False,
 ) -> bool:
     """False if the incarnation was replaced, or the state table forbids it."""
     moved = _move(tables, ref, target, error)
     if moved:
-        _end_driver(tables, ref, error, failed_at)
+        _end_driver(tables, ref, error, failed_at, was_taken=was_taken)
     return moved
 
 
@@ -169,12 +184,20 @@ def _move(tables: Tables, ref: Claim | GroupRef, target: GroupState, error: str 
     return True
 
 
-def _end_driver(tables: Tables, ref: GroupRef, error: str | None, failed_at: FailurePoint | None = None) -> None:
+def _end_driver(
+    tables: Tables,
+    ref: GroupRef,
+    error: str | None,
+    failed_at: FailurePoint | None = None,
+    *,
+    was_taken: bool = False,
+) -> None:
     key = (GroupKey(ref.run_id, ref.group), ref.incarnation)
     driver = tables.drivers.get(key)
     point = None if failed_at is None else str(failed_at)
     if driver is not None and driver.ended_at is None:
-        tables.put(tables.drivers, key, replace(driver, ended_at=tables.now(), error=error, failed_at=point))
+        ended = replace(driver, ended_at=tables.now(), error=error, failed_at=point, was_taken=was_taken)
+        tables.put(tables.drivers, key, ended)
 
 
 def request(tables: Tables, key: GroupKey, desired: GroupState, incarnation: int | None) -> bool:
@@ -204,7 +227,11 @@ def budget_spent(tables: Tables, key: GroupKey) -> str | None:
             f"group {key.group!r} failed at {points[-1]} again after {budget.same_event} recoveries; it is parked. "
             "Fix the operator, or the data it cannot use, and `logio retry` the group (--code new after a change of the code)"
         )
-    spent = [(n, row) for n, row in mine if n > forgiven]
+    taken = {n for n, row in all_mine if row.was_taken}
+    spent = [(n, row) for n, row in mine if n > forgiven and n - 1 not in taken]
+    free = [row for n, row in mine if n > forgiven and n - 1 in taken]
+    if TAKEN_BUDGET.is_spent([clock - row.claimed_at for row in free]):
+        return taken_too_often(key.group)
     if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
         return None
     causes = "\n".join(f"  incarnation {n}: {row.reason}" for n, row in spent[-budget.recoveries :])
@@ -242,6 +269,10 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
         killed=row.launch.killed if row.launch else None,
         own_place=row.launch.own_place if row.launch else False,
         drained_at=row.drained_at,
+        submission=driver.submission if driver else None,
+        reported=driver.reported if driver else None,
+        manager_said=driver.manager_said if driver else None,
+        said_age_seconds=tables.now() - driver.said_at if driver and driver.said_at else None,
         beat_age_seconds=tables.now() - beat.at if beat else None,
         state_age_seconds=tables.now() - row.since,
     )
@@ -287,4 +318,6 @@ def _record(tables: Tables, key: tuple[GroupKey, int], row: DriverRow) -> Driver
         last_beat_at=beat.at if beat else None,
         code=row.code,
         failed_at=row.failed_at,
+        was_taken=row.was_taken,
+        submission=row.reported or row.submission,
     )

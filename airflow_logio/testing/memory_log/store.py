@@ -15,7 +15,7 @@ import msgspec
 from airflow_logio.errors import FailurePoint, Fenced, RunRemoved, UnknownRun
 from airflow_logio.protocol.effects import LATE
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
-from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.protocol.states import LAUNCHING, GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
@@ -31,8 +31,11 @@ from airflow_logio.store.records.driver_records import (
     GroupRef,
     KeptCode,
     LaunchRecipe,
+    LeftDriver,
     Load,
+    ManagerSaid,
     Refused,
+    Submission,
 )
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Start
@@ -49,7 +52,7 @@ from airflow_logio.store.records.status_records import (
 from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected, QuarantinedInputSet, RemovedRun, Retried
 from airflow_logio.store.rules.removed_rules import said_of, when_and_why
 from airflow_logio.store.rules.session_rules import Patience
-from airflow_logio.testing.memory_log import groups, retention, runs, slots
+from airflow_logio.testing.memory_log import clusters, groups, retention, runs, slots
 from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey, RunRow, SupervisorRow, Tables
@@ -380,9 +383,9 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return groups.submitted(self.tables, claim, log_path, launcher)
 
-    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+    def register(self, claim: Claim, identity: DriverIdentity, *, reported: Submission | None = None) -> GroupRef:
         with self.tables.transaction():
-            return groups.register(self.tables, claim, identity)
+            return groups.register(self.tables, claim, identity, reported)
 
     def heartbeat(
         self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
@@ -398,9 +401,19 @@ class MemoryLogStore(LogStore):
     def check_heartbeats(self) -> None:
         pass
 
-    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
+    def declare_dead(
+        self,
+        ref: GroupRef,
+        cause: str,
+        *,
+        failed_at: FailurePoint | None = None,
+        was_taken: bool = False,
+        unregistered: bool = False,
+    ) -> bool:
         with self.tables.transaction():
-            declared = groups.end(self.tables, ref, GroupState.DEAD, cause, failed_at)
+            if unregistered and self.tables.groups[GroupKey(ref.run_id, ref.group)].state not in LAUNCHING:
+                return False
+            declared = groups.end(self.tables, ref, GroupState.DEAD, cause, failed_at, was_taken=was_taken)
         if declared:
             self._hearings.announce()
         return declared
@@ -416,6 +429,32 @@ class MemoryLogStore(LogStore):
     def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
         with self.tables.transaction():
             return groups.request(self.tables, GroupKey(run_id, group), desired, incarnation)
+
+    # --- drivers on clusters ------------------------------------------------------------------------------------------
+
+    def submitting(self, claim: Claim, submission: Submission) -> bool:
+        with self.tables.transaction():
+            return clusters.submitting(self.tables, claim, submission)
+
+    def note_id(self, ref: GroupRef, submission: Submission) -> None:
+        with self.tables.transaction():
+            clusters.note_id(self.tables, ref, submission)
+
+    def note_said(self, ref: GroupRef, said: ManagerSaid) -> None:
+        with self.tables.transaction():
+            clusters.note_said(self.tables, ref, said)
+
+    def note_taken(self, ref: GroupRef) -> None:
+        with self.tables.transaction():
+            clusters.note(self.tables, ref, was_taken=True)
+
+    def note_gone(self, ref: GroupRef) -> None:
+        with self.tables.transaction():
+            clusters.note(self.tables, ref, gone_at=self.tables.now())
+
+    def left_on_clusters(self, run_ids: Collection[int] | None = None, *, most: int = 1000) -> Sequence[LeftDriver]:
+        with self.tables.transaction():
+            return clusters.left(self.tables, run_ids, most)
 
     # --- replicas -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,15 @@ from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
 from airflow_logio.store.port.unfenced_port import DirectAddress, OutputPart
-from airflow_logio.store.records.driver_records import CodeChange, DriverIdentity, FenceRow, LaunchRecipe, Load
+from airflow_logio.store.records.driver_records import (
+    CodeChange,
+    DriverIdentity,
+    FenceRow,
+    LaunchRecipe,
+    Load,
+    ManagerSaid,
+    Submission,
+)
 from airflow_logio.store.records.run_records import Allowed, Run, RunKey, RunSpec
 from airflow_logio.store.records.start_records import Decided
 from airflow_logio.store.records.status_records import PortProgress, ScalingRequest
@@ -143,6 +151,12 @@ class DriverRow:
     identity: DriverIdentity | None = None
     failed_at: str | None = None
     code: int = 0
+    submission: Submission | None = None
+    reported: Submission | None = None
+    manager_said: ManagerSaid | None = None
+    said_at: float | None = None
+    was_taken: bool = False
+    gone_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
