@@ -67,12 +67,15 @@ class ClusterManager(ABC):
         become. Asks the manager nothing. Raises `ConfigurationError`."""
 
     @abstractmethod
+    def check_answers(self) -> None:
+        """Ask the manager whether it is there and takes submissions, before anything is claimed. Raises
+        `ManagerUnavailable`, or `ConfigurationError` if it answers that it never will."""
+
+    @abstractmethod
     def prepare(self, claim: Claim, launch: Launch) -> Submission:
         """What a submission of this claim will be, without an id. Its name has a hash of the claim's nonce (`claim_name`), so
         that nothing else has it. Noted in the log before `submit` is called: others find what a launcher that died has left.
-
-        Raises `ManagerUnavailable` if the manager does not answer; nothing is claimed then.
-        """
+        Asks the manager nothing."""
 
     @abstractmethod
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:

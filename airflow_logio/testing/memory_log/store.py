@@ -52,7 +52,7 @@ from airflow_logio.store.records.status_records import (
 from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected, QuarantinedInputSet, RemovedRun, Retried
 from airflow_logio.store.rules.removed_rules import said_of, when_and_why
 from airflow_logio.store.rules.session_rules import Patience
-from airflow_logio.testing.memory_log import clusters, groups, retention, runs, slots
+from airflow_logio.testing.memory_log import groups, retention, runs, slots
 from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey, RunRow, SupervisorRow, Tables
@@ -434,27 +434,27 @@ class MemoryLogStore(LogStore):
 
     def submitting(self, claim: Claim, submission: Submission) -> bool:
         with self.tables.transaction():
-            return clusters.submitting(self.tables, claim, submission)
+            return groups.submitting(self.tables, claim, submission)
 
     def note_id(self, ref: GroupRef, submission: Submission) -> None:
         with self.tables.transaction():
-            clusters.note_id(self.tables, ref, submission)
+            groups.note_id(self.tables, ref, submission)
 
     def note_said(self, ref: GroupRef, said: ManagerSaid) -> None:
         with self.tables.transaction():
-            clusters.note_said(self.tables, ref, said)
+            groups.note_said(self.tables, ref, said)
 
     def note_taken(self, ref: GroupRef) -> None:
         with self.tables.transaction():
-            clusters.note(self.tables, ref, was_taken=True)
+            groups.note_of_driver(self.tables, ref, was_taken=True)
 
     def note_gone(self, ref: GroupRef) -> None:
         with self.tables.transaction():
-            clusters.note(self.tables, ref, gone_at=self.tables.now())
+            groups.note_of_driver(self.tables, ref, gone_at=self.tables.now())
 
     def left_on_clusters(self, run_ids: Collection[int] | None = None, *, most: int = 1000) -> Sequence[LeftDriver]:
         with self.tables.transaction():
-            return clusters.left(self.tables, run_ids, most)
+            return groups.left_on_clusters(self.tables, run_ids, most)
 
     # --- replicas -----------------------------------------------------------------------------------------------------
 
