@@ -23,12 +23,14 @@ from airflow_logio.protocol.states import (
     wish_after_claim,
 )
 from airflow_logio.protocol.values import Port, Status
-from airflow_logio.store.records.driver_records import Claim, DriverIdentity, DriverRecord, FenceRow, GroupRef, LeftDriver, ManagerSaid, Refused, Submission
+from airflow_logio.store.records.driver_records import (
     Claim,
     DriverIdentity,
     DriverRecord,
     FenceRow,
     GroupRef,
+    LeftDriver,
+    ManagerSaid,
     Refused,
     Submission,
 )
