@@ -271,6 +271,14 @@ def shell_arguments(settings: SparkSettings, conf: Mapping[str, str], name: str,
     return shlex.join([*_options(settings, conf, name, bundle), "pyspark-shell"])
 
 
+def cluster_options(
+    settings: SparkSettings, conf: Mapping[str, str], name: str, *, deploy_mode: str = "cluster"
+) -> list[str]:
+    """The options of spark-submit for a driver that starts on a node: paths among them are the nodes', and no code of the
+    pipeline is shipped. `deploy_mode`: another one, where spark-submit itself runs on the node."""
+    return _options(replace(settings, deploy_mode=deploy_mode), conf, name, None)
+
+
 def server_command(settings: SparkSettings) -> list[str]:
     """The command line of the Spark Connect server that drivers with these settings share; its port is not in it."""
     own = replace(settings, connect=False)

@@ -19,6 +19,7 @@ class Relay:
     """Passes bytes on to a port of this machine.
 
     `cut` is what requests look like whose connections end, `slow` what those look like that wait until `quick` lets one pass.
+    `unanswered` is what a request looks like that is passed on, once, and whose answer is lost.
     `lost` are pairs: on a connection that has asked for the first, the second is passed on, and its answer is lost.
     """
 
@@ -29,6 +30,7 @@ class Relay:
         self.slow: re.Pattern[bytes] | None = None
         self.slowed = 0
         self.quick = threading.Semaphore(0)
+        self.unanswered: re.Pattern[bytes] | None = None
         self.lost: list[tuple[re.Pattern[bytes], re.Pattern[bytes]]] = []
         self._listener = Listener(self._serve)
         self.port = self._listener.port
@@ -54,6 +56,11 @@ class Relay:
                 if is_asked and self.slow is not None and self.slow.search(data):
                     self.slowed += 1
                     self.quick.acquire()
+                if is_asked and self.unanswered is not None and self.unanswered.search(data):
+                    self.unanswered = None
+                    source.shutdown(socket.SHUT_RDWR)  # it hears nothing any more
+                    target.sendall(data)
+                    break
                 if is_asked and begun is None:
                     begun = next((pair for pair in self.lost if pair[0].search(data)), None)
                 elif is_asked and begun in self.lost and begun[1].search(data):

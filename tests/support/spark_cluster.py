@@ -19,6 +19,7 @@ import psutil
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.spark_submit import environment, find_spark_submit
 from demo.standalone import free_port
+from tests.support.hosts import Host, Network
 from tests.support.waiting import eventually
 
 HERE = "127.0.0.1"
@@ -34,13 +35,26 @@ class Cluster:
     folder: Path
     port: int
     ui_port: int
+    rest_port: int
+    """Where the master takes drivers."""
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    """Those on which workers are, if not on this machine."""
+    address: str = HERE
+    """Where this machine is, for the workers."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """More variables of the master, the workers, and what these start."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     workers: dict[str, psutil.Process] = field(default_factory=dict)
     """Host → the process of its worker."""
+    master: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"spark://{HERE}:{self.port}"
+        return f"spark://{self.address}:{self.port}"
+
+    @property
+    def rest(self) -> str:
+        return f"http://{self.address}:{self.rest_port}"
 
     def settings(self, conf: Mapping[str, str], **more: Any) -> SparkSettings:
         """Of drivers that use it, one core for each executor; `more` goes to `SparkSettings`."""
@@ -59,7 +73,7 @@ class Cluster:
     def state(self) -> dict[str, Any]:
         """What the page of the master shows; empty while it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://{HERE}:{self.ui_port}/json/", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{self.address}:{self.ui_port}/json/", timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except (OSError, HTTPException, ValueError):  # it begins, or is cut short
@@ -87,10 +101,27 @@ class Cluster:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
+    def start_master(self, *, recovers: bool = False) -> None:
+        """Start the master, which is not there; `recovers`: it keeps in files what it must know after a restart."""
+        options = {"spark.master.rest.enabled": "true", "spark.master.rest.port": str(self.rest_port)}
+        if recovers:
+            kept = self.folder / "recovery"
+            options |= {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(kept)}
+        ports = ("--port", str(self.port), "--webui-port", str(self.ui_port), "--host", self.address)
+        self.master = self._start("master.Master", "master.Master", *ports, options=options)
+
+    def kill_master(self) -> None:
+        """`kill -9` of the master alone."""
+        assert self.master is not None
+        self.master.kill()
+        self.master.wait()
+
     def start_worker(self, host: str, cores: int, memory: str) -> None:
         """Start the worker of a host, which has none."""
-        limits = ("--cores", str(cores), "--memory", memory, "--webui-port", "0")
-        process = self._start(f"worker.Worker-{host}", "worker.Worker", self.url, *limits, "--host", host)
+        limits: tuple[str, ...] = ("--cores", str(cores), "--memory", memory, "--webui-port", "0")
+        on = self.hosts.get(host)
+        limits = (*limits, "--host", host if on is None else on.address)
+        process = self._start(f"worker.Worker-{host}", "worker.Worker", self.url, *limits, on=on)
         self.workers[host] = psutil.Process(process.pid)
 
     def wait_for_workers(self) -> None:
@@ -121,24 +152,33 @@ class Cluster:
                 os.kill(process.pid, signal.SIGKILL)
             process.wait()
 
-    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, kind: str, *arguments: str, on: Host | None = None, options: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         command = [
             str(Path(find_spark_submit(None, environment(SparkSettings()))).with_name("spark-class")),
             f"org.apache.spark.deploy.{kind}",
+            *arguments,
         ]
-        ours = {
-            "SPARK_LOCAL_IP": HERE,
+        said = " ".join(f"-D{key}={value}" for key, value in (options or {}).items())
+        variables = environment(SparkSettings()) | {
+            "SPARK_LOCAL_IP": self.address if on is None else on.address,
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_DAEMON_JAVA_OPTS": LITTLE,
+            "SPARK_DAEMON_JAVA_OPTS": f"{LITTLE} {said}",
             "SPARK_WORKER_DIR": str(self.folder / "worker"),
+            **self.variables,
         }
-        with (self.folder / f"{name}.log").open("ab") as log:
+        log = self.folder / f"{name}.log"
+        if on is not None:
+            on.run(command, variables, self.folder, log)
+            return on.started[-1]
+        with log.open("ab") as output:
             process = subprocess.Popen(
-                [*command, *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(SparkSettings()) | ours,
+                stdout=output,
+                stderr=output,
+                env=variables,
                 start_new_session=True,
             )
         self.processes.append(process)
@@ -146,13 +186,24 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path, hosts: tuple[str, ...] = HOSTS, *, cores: int, memory: str) -> Iterator[Cluster]:
+def spark_cluster(
+    folder: Path,
+    hosts: tuple[str, ...] = HOSTS,
+    *,
+    cores: int,
+    memory: str,
+    variables: Mapping[str, str] | None = None,
+    on: Network | None = None,
+    recovers: bool = False,
+) -> Iterator[Cluster]:
     """A master, and a worker of so many cores and so much memory on each of the hosts, perhaps still starting; no process is
-    left behind."""
-    cluster = Cluster(folder, free_port(), free_port())
+    left behind. `variables` are of each process; `on`: the hosts are those of a network, whose machines they are. `recovers`:
+    as in `Cluster.start_master`."""
+    cluster = Cluster(folder, free_port(), free_port(), free_port(), variables=variables or {})
+    if on is not None:
+        cluster.hosts, cluster.address = on.hosts, on.address
     try:
-        ports = ("--port", str(cluster.port), "--webui-port", str(cluster.ui_port))
-        cluster._start("master.Master", "master.Master", *ports, "--host", HERE)
+        cluster.start_master(recovers=recovers)
         for host in hosts:
             cluster.start_worker(host, cores, memory)
         yield cluster
