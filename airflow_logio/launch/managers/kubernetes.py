@@ -44,8 +44,15 @@ from airflow_logio.launch.managers.kubernetes_api import (
     explained,
     server_of,
 )
-from airflow_logio.launch.managers.kubernetes_pods import TEMPLATE, image_of, no_image, python_pod, template_file
-from airflow_logio.launch.managers.kubernetes_sights import has_ended, sighting_of
+from airflow_logio.launch.managers.kubernetes_pods import (
+    TEMPLATE,
+    TEMPLATE_CONTAINER,
+    image_of,
+    no_image,
+    python_pod,
+    template_file,
+)
+from airflow_logio.launch.managers.kubernetes_sights import DEFAULT_CONTAINER, has_ended, sighting_of
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, Submission
 
@@ -96,6 +103,8 @@ class KubernetesManager(ClusterManager):
         self._access = access or KubernetesAccess()
         self._namespace = namespace or self._access.namespace or DEFAULT_NAMESPACE
         self._api = KubernetesApi(address, self._access)
+        self._clusters: dict[str, str] = {}
+        """Namespace → its uid, as `check_answers` has found it."""
 
     @classmethod
     def of_settings(cls, settings: SparkSettings, access: KubernetesAccess | None = None) -> KubernetesManager:
@@ -132,12 +141,29 @@ class KubernetesManager(ClusterManager):
         if not conf.get(UPLOADS):
             _check_files(settings, conf)
 
+    def check_answers(self) -> None:
+        """As the port has it: pods can be listed in the namespace, which is there."""
+        space = self._namespace
+        try:
+            self._api.list(_PODS, space, f"{SUBMISSION}={self.name}")
+            uid = self._api.namespace_uid(space)
+        except ManagerUnavailable as error:
+            if isinstance(error.__cause__, Refusal) and error.__cause__.code == 403:
+                raise ConfigurationError(str(error)) from error
+            raise
+        if uid is None:
+            raise ConfigurationError(
+                f"the API server {self._address} has no namespace {space!r}: create it, or name another one by {NAMESPACE}"
+            )
+        self._clusters[space] = uid
+
     # --- a submission -------------------------------------------------------------------------------------------------
 
     def prepare(self, claim: Claim, launch: Launch) -> Submission:
-        """As the port has it; the cluster is told by the uid of the namespace."""
-        namespace = launch.conf.get(NAMESPACE) or self._namespace
-        return Submission(self.name, self._address, claim_name(claim, most=_NAME), namespace, cluster=self._cluster(namespace))
+        """As the port has it; what tells the cluster is the uid of the namespace."""
+        space = launch.conf.get(NAMESPACE) or self._namespace
+        cluster = self._clusters.get(space, "")
+        return Submission(self.name, self._address, claim_name(claim, most=_NAME), space, cluster=cluster)
 
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         """As the port has it."""
@@ -218,6 +244,8 @@ class KubernetesManager(ClusterManager):
         conf |= {f"{_SERVICE_LABEL}{name}": value for name, value in labels.items()}
         conf |= {NAMESPACE: submission.namespace, POD_NAME: submission.name, WAIT: "false"}
         conf.setdefault(EXECUTORS, submission.name)
+        if container := conf.get(TEMPLATE_CONTAINER):
+            conf.setdefault(f"spark.kubernetes.driver.annotation.{DEFAULT_CONTAINER}", container)
         if self._access.context and self._access.content is None:
             conf[CONTEXT] = self._access.context
         words = DriverArguments.of(claim, submission, conf).words()
@@ -336,14 +364,9 @@ class KubernetesManager(ClusterManager):
     def _pods(self, submission: Submission) -> list[Json]:
         return self._api.list(_PODS, submission.namespace, f"{SUBMISSION}={submission.name}")
 
-    def _cluster(self, namespace: str) -> str:
-        uid = self._api.namespace_uid(namespace)
-        if uid is None:
-            raise ManagerUnavailable(f"the API server {self._address} has no namespace {namespace!r}")
-        return uid
-
     def _is_here(self, submission: Submission) -> bool:
-        return submission.cluster in {"", self._cluster(submission.namespace)}
+        """Whether this is the cluster that has, or had, the driver: only there it means something that a pod is missing."""
+        return submission.cluster in {"", self._api.namespace_uid(submission.namespace)}
 
     def _at(self, submission: Submission) -> str:
         return f"pod {submission.name} in namespace {submission.namespace} of {self._address}"

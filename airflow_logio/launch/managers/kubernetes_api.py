@@ -128,8 +128,14 @@ class KubernetesApi:
             raise self._unavailable(error) from error
 
     def namespace_uid(self, namespace: str) -> str | None:
-        """What tells this namespace from all others; None: there is no such namespace. Raises `ManagerUnavailable`."""
-        found = self._got(f"{_NAMESPACES}/{namespace}")
+        """What tells this namespace from all others; empty: this process may not ask; None: there is no such namespace.
+        Raises `ManagerUnavailable`."""
+        try:
+            found = self._got(f"{_NAMESPACES}/{namespace}")
+        except ManagerUnavailable as error:
+            if isinstance(error.__cause__, Refusal) and error.__cause__.code == 403:
+                return ""
+            raise
         return None if found is None else str(found["metadata"]["uid"])
 
     def create_pod(self, namespace: str, pod: Json) -> Json:

@@ -14,11 +14,11 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.managers.kubernetes_api import Json
-from airflow_logio.launch.managers.kubernetes_sights import CONTAINER
+from airflow_logio.launch.managers.kubernetes_sights import CONTAINER, DEFAULT_CONTAINER
 
 IMAGES = ("spark.kubernetes.driver.container.image", "spark.kubernetes.container.image")
 TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
-_TEMPLATE_CONTAINER = "spark.kubernetes.driver.podTemplateContainerName"
+TEMPLATE_CONTAINER = "spark.kubernetes.driver.podTemplateContainerName"
 _DRIVER = "spark.kubernetes.driver."
 _FEATURES = "spark.kubernetes.driver.pod.featureSteps"
 _MEMORY = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmgtp]?)(?:i?b)?", re.IGNORECASE)
@@ -43,11 +43,12 @@ def python_pod(
         )
     pod = _template(conf)
     spec = pod.setdefault("spec", {})
-    container = _container(spec.setdefault("containers", []), conf.get(_TEMPLATE_CONTAINER))
+    container = _container(spec.setdefault("containers", []), conf.get(TEMPLATE_CONTAINER))
     meta = pod.setdefault("metadata", {})
     meta["name"] = name
     meta["labels"] = {**(meta.get("labels") or {}), **under(conf, f"{_DRIVER}label."), **labels}
-    meta["annotations"] = {**(meta.get("annotations") or {}), **under(conf, f"{_DRIVER}annotation.")}
+    annotations = {**(meta.get("annotations") or {}), **under(conf, f"{_DRIVER}annotation.")}
+    meta["annotations"] = {**annotations, DEFAULT_CONTAINER: container["name"]}
     meta.pop("namespace", None)
     spec["restartPolicy"] = "Never"
     _fill_spec(spec, conf)

@@ -12,6 +12,8 @@ from airflow_logio.launch.managers.kubernetes_api import Json
 
 CONTAINER = "spark-kubernetes-driver"
 """As Spark calls a driver's container, unless a pod template has named one."""
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Annotation that says which container a pod is about; `kubectl logs` shows that one, too."""
 STUCK = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
     | {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
@@ -94,7 +96,10 @@ def _of_container(end: Json) -> str:
 def _driver(pod: Json, statuses: Sequence[Json]) -> Json:
     """The status of the driver's own container; empty: there is none yet."""
     names = [one["name"] for one in pod["spec"]["containers"]]
-    own = CONTAINER if CONTAINER in names else names[0]
+    told = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
+    own = next(
+        (name for name in (told, CONTAINER) if name in names), names[-1]
+    )  # Spark puts its own behind a template's
     return next((one for one in statuses if one["name"] == own), {})
 
 
