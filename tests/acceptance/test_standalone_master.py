@@ -21,7 +21,7 @@ from airflow_logio.launch.managers.cluster_manager import DriverSight, Sighting
 from airflow_logio.launch.managers.standalone import StandaloneManager
 from airflow_logio.launch.managers.submission_server import REST_PROPERTY
 from airflow_logio.store.records.driver_records import Claim, Submission
-from tests.support import small_driver
+from tests.support import hosts, small_driver
 from tests.support.launches import launch_of
 from tests.support.relay import relay
 from tests.support.spark_cluster import HOSTS, LITTLE, Cluster, spark_cluster
@@ -30,6 +30,8 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600)]
 
 DRIVER_CORES = 1
+CUT_OFF_SECONDS = 8
+"""Without a heartbeat, until the master writes a worker off. It sends four in this time."""
 _numbers = count(1)
 
 
@@ -209,6 +211,30 @@ def test_a_driver_whose_worker_died_is_lost(own: Callable[..., Cluster]) -> None
     lost = becomes(cluster, driver, DriverSight.LOST)
     assert lost.was_taken and manager(cluster).end(driver)
     eventually(lambda: not processes(driver), what="the driver ends with its worker", timeout=60)
+
+
+@pytest.mark.skipif(hosts.why_not() is not None, reason=f"hosts are needed: {hosts.why_not()}")
+def test_a_driver_that_was_cut_off_is_lost_and_ended_when_its_host_is_back(tmp_path: Path) -> None:
+    """Without its heartbeat the master writes a worker off, and all drivers on it; their processes know nothing of that."""
+    settings = {"spark.worker.timeout": str(CUT_OFF_SECONDS)}
+    variables = {"PYSPARK_PYTHON": sys.executable}
+    with (
+        hosts.network("node") as network,
+        spark_cluster(
+            tmp_path, ("node",), cores=DRIVER_CORES, memory="300m", variables=variables, properties=settings, on=network
+        ) as cluster,
+    ):
+        cluster.wait_for_workers()
+        driver = submitted(cluster, "stays")
+        stdout(cluster, driver)
+        host = network.hosts["node"]
+        host.cut_off()
+        lost = becomes(cluster, driver, DriverSight.LOST)
+        assert lost.was_taken and processes(driver), "it runs on"
+        assert manager(cluster).end(driver), "it holds no room"
+        host.reconnect()
+        eventually(lambda: not processes(driver), what="the worker registers again, and ends it", timeout=180)
+        host.power_off()
 
 
 def test_a_master_that_was_restarted_has_forgotten_its_drivers_and_ends_them(own: Callable[..., Cluster]) -> None:

@@ -43,6 +43,8 @@ class Cluster:
     """Where this machine is, for the workers."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """More variables of the master, the workers, and what these start."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the master and the workers."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     workers: dict[str, psutil.Process] = field(default_factory=dict)
     """Host → the process of its worker."""
@@ -160,7 +162,7 @@ class Cluster:
             f"org.apache.spark.deploy.{kind}",
             *arguments,
         ]
-        said = " ".join(f"-D{key}={value}" for key, value in (options or {}).items())
+        said = " ".join(f"-D{key}={value}" for key, value in {**self.properties, **(options or {})}.items())
         variables = environment(SparkSettings()) | {
             "SPARK_LOCAL_IP": self.address if on is None else on.address,
             "SPARK_DAEMON_MEMORY": "192m",
@@ -193,13 +195,17 @@ def spark_cluster(
     cores: int,
     memory: str,
     variables: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
     on: Network | None = None,
     recovers: bool = False,
 ) -> Iterator[Cluster]:
     """A master, and a worker of so many cores and so much memory on each of the hosts, perhaps still starting; no process is
-    left behind. `variables` are of each process; `on`: the hosts are those of a network, whose machines they are. `recovers`:
-    as in `Cluster.start_master`."""
-    cluster = Cluster(folder, free_port(), free_port(), free_port(), variables=variables or {})
+    left behind. `variables` and `properties` are of each process; `on`: the hosts are those of that network; `recovers`: as
+    in `Cluster.start_master`.
+    """
+    cluster = Cluster(
+        folder, free_port(), free_port(), free_port(), variables=variables or {}, properties=properties or {}
+    )
     if on is not None:
         cluster.hosts, cluster.address = on.hosts, on.address
     try:

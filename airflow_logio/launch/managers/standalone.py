@@ -88,13 +88,15 @@ class StandaloneManager(ClusterManager):
         self._server = SubmissionServer(address.servers, token or os.environ.get(TOKEN_VARIABLE))
 
     @classmethod
-    def of_settings(cls, settings: SparkSettings, conf: Mapping[str, str]) -> StandaloneManager:
-        """For launches with these settings; `conf` is what the group's properties have become. Raises
-        `ConfigurationError`."""
+    def of_settings(cls, settings: SparkSettings, conf: Mapping[str, str], access: object = None) -> StandaloneManager:
+        """For launches with these settings; `conf` is what the group's properties have become. No `access` is needed.
+
+        Raises `ConfigurationError`.
+        """
         return cls(StandaloneAddress.of_settings(settings.master, conf))
 
     @classmethod
-    def at(cls, submission: Submission) -> StandaloneManager:
+    def at(cls, submission: Submission, access: object = None) -> StandaloneManager:
         """For a driver that was submitted."""
         return cls(StandaloneAddress.parse(submission.address))
 
