@@ -110,15 +110,22 @@ class OutputSender:
         self._stopping.set()
         self._thread.join(timeout=5)
 
+    def send_last(self) -> None:
+        """Send what was printed since it has stopped, and all lines if it has not: for a driver whose file nothing else
+        sends when it has ended."""
+        self.stop()
+        if not self._thread.is_alive():  # else the log is unavailable, and what waits is lost
+            self._send(all_of_it=True, is_ended=True)
+
     def _run(self) -> None:
         while not self._stopping.wait(SEND_SECONDS):
             self._send()
         self._send(all_of_it=True)
 
-    def _send(self, *, all_of_it: bool = False) -> None:
+    def _send(self, *, all_of_it: bool = False, is_ended: bool = False) -> None:
         now = time.monotonic()
         try:
-            self._parts.send(now - self._sent_at, all_of_it=all_of_it)
+            self._parts.send(now - self._sent_at, all_of_it=all_of_it, is_ended=is_ended)
         except (OSError, LogioError) as error:  # another launcher has its own place for it, or the log is unavailable
             log.debug("what the driver prints is not sent: %s", error)
         self._sent_at = now

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import NoReturn
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.driver.last_steps import exit_process
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -22,7 +20,6 @@ from airflow_logio.errors import (
     Park,
 )
 from airflow_logio.launch.driver_config import FAILED, PARKED, REPLACED
-from airflow_logio.launch.driver_folders import discard_keytab
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.systems.calls import Call
@@ -100,17 +97,10 @@ def exit_overrun(store: LogStore, ref: GroupRef, call: Call, said: str) -> NoRet
             declare_dead(store, ref, said, call.point)
     except LogioError as error:  # whatever the log says or does not say: this driver is of no use any more
         log.error("%s: %s", type(error).__name__, error)
-    _exit(EXIT_CODES[ending])
+    exit_process(EXIT_CODES[ending])
 
 
 def exit_replaced(ref: GroupRef, why: str) -> NoReturn:
     """End the process of an incarnation that is void, or whose JVM has gone."""
     log.warning("group %s, incarnation %d exits: %s", ref.group, ref.incarnation, why)
-    _exit(EXIT_CODES[Ending.REPLACED])
-
-
-def _exit(code: int) -> NoReturn:
-    """End the process at once: some of its threads can no longer be reached."""
-    discard_keytab(Path())  # a driver works in its own folder
-    sys.stderr.flush()
-    os._exit(code)
+    exit_process(EXIT_CODES[Ending.REPLACED])

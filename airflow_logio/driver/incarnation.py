@@ -53,9 +53,11 @@ class Driver:
     def run(self) -> int:
         claim = self._config.claim
         crash_here(CrashPoint.BEFORE_REGISTER)
-        identity = own_identity()
+        identity, reported = own_identity(), self._config.submission
         try:
-            ref = self._store.patience.call("registering", lambda: self._store.register(claim, identity))
+            ref = self._store.patience.call(
+                "registering", lambda: self._store.register(claim, identity, reported=reported)
+            )
         except Fenced as error:
             log.warning("%s", error)
             return EXIT_CODES[Ending.REPLACED]

@@ -10,13 +10,16 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from airflow_logio.driver.last_steps import before_exit, exit_process
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import driver_config
+from airflow_logio.launch.driver_arguments import DriverArguments
 from airflow_logio.launch.driver_config import FAILED, FINISHED, DriverConfig
 from airflow_logio.launch.driver_folders import discard_keytab
 from airflow_logio.launch.shared_server import ServerClient, ServerRecipe
@@ -31,27 +34,37 @@ StandBy = Callable[[DriverConfig, SparkSessions], DriverConfig | None]
 
 
 def main(stand_by: StandBy) -> NoReturn:
-    """Entry point: ``logio_driver.py --config FILE [--standby]``."""
-    parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
-    parser.add_argument("--config", type=Path, required=True, help="file of mode 0600 that the launcher wrote")
-    parser.add_argument("--standby", action="store_true", help="wait for the death of the driver whose claim this is")
-    arguments = parser.parse_args()
+    """Entry point: ``logio_driver.py --config FILE [--standby]``, or the words of `DriverArguments` on a cluster."""
+    arguments = _arguments(sys.argv[1:])
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
     code = FAILED
     try:
-        code = _drive(driver_config.take(arguments.config), stand_by if arguments.standby else None)
+        if arguments.config is None:
+            from airflow_logio.driver import node_driver
+
+            code = node_driver.drive(DriverArguments.parsed(arguments), lambda config: _drive(config, None))
+        else:
+            before_exit(partial(discard_keytab, arguments.config.parent.absolute()))
+            code = _drive(driver_config.take(arguments.config), stand_by if arguments.standby else None)
     except LogioError as error:
         log.error("%s: %s", type(error).__name__, error)
     except BaseException:
         log.exception("the driver failed")
-    discard_keytab(arguments.config.parent)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads may still wait for a database or for Spark; all they could do is fenced, so the process does not wait for them.
-    os._exit(code)
+    exit_process(code)
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
+    parser.add_argument("--config", type=Path, help="file of mode 0600 that the launcher wrote")
+    parser.add_argument("--standby", action="store_true", help="wait for the death of the driver whose claim this is")
+    DriverArguments.add_to(parser)
+    found = parser.parse_args(words)
+    if found.config is None and (missing := DriverArguments.missing(found)):
+        parser.error(f"without --config, a driver needs {', '.join(missing)}")
+    return found
 
 
 def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
@@ -70,7 +83,7 @@ def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
 
 def _engine(config: DriverConfig, *, is_standby: bool) -> SparkEngine:
     if config.connect is None:
-        return ClassicEngine()
+        return ClassicEngine([config.executor_code] if config.executor_code else [])
     claim = config.claim
     incarnation = claim.incarnation + (1 if is_standby else 0)
     name = SessionName(claim.run_uid, claim.group, incarnation, is_standby)

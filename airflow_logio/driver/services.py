@@ -22,6 +22,7 @@ from airflow_logio.driver.direct import DirectChannel
 from airflow_logio.driver.driver_output import LogRotation, OutputSender
 from airflow_logio.driver.endings import exit_overrun, exit_replaced
 from airflow_logio.driver.heartbeat import Heartbeat
+from airflow_logio.driver.last_steps import before_exit
 from airflow_logio.driver.mailbox import LoadMeter
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.driver.standby_keeper import StandbyKeeper
@@ -70,6 +71,8 @@ class Services:
         self._guard = CallGuard(self.calls, partial(exit_overrun, store, ref))
         self._rotation = LogRotation(Path(LOG_NAME).absolute())
         self._sender = OutputSender(_output_parts(config, store, ref))
+        if config.submission is not None:
+            before_exit(self._sender.send_last)
 
     def __enter__(self) -> Services:
         for service in (self._heartbeat, self._guard, self._rotation, self._sender):
@@ -111,7 +114,10 @@ class Services:
 def _output_parts(config: DriverConfig, store: LogStore, ref: GroupRef) -> OutputParts:
     urls = (config.log_url, *config.connections.values())
     redaction = Redaction(urls, config.payloads, {**os.environ, **config.environment})
-    return OutputParts(store.output, ref, Path(LOG_NAME).absolute(), this_host(), redaction)
+    path, whole = Path(LOG_NAME).absolute(), None
+    if config.submission is not None:
+        whole = f"the output that {config.submission.manager} keeps of the driver"
+    return OutputParts(store.output, ref, path, this_host(), redaction, whole=whole)
 
 
 class CallGuard:

@@ -62,6 +62,7 @@ class DriverArguments:
             "address": self.submission.address,
             "name": self.submission.name,
             "namespace": self.submission.namespace,
+            "cluster": self.submission.cluster,
             "version": self.version,
             "connections": "" if self.connections is None else str(self.connections),
         }
@@ -74,13 +75,20 @@ class DriverArguments:
             parser.add_argument(f"--{name}")
         parser.add_argument("--incarnation", type=int)
         parser.add_argument("--namespace", default="")
+        parser.add_argument("--cluster", default="")
         parser.add_argument("--version", default="")
         parser.add_argument("--connections", type=Path)
+
+    @staticmethod
+    def missing(found: argparse.Namespace) -> list[str]:
+        """What a parser has not found, and a driver cannot do without."""
+        needed = ("run", "group", "incarnation", "nonce", "manager", "address", "name")
+        return [f"--{name}" for name in needed if getattr(found, name) in (None, "")]
 
     @classmethod
     def parsed(cls, found: argparse.Namespace) -> DriverArguments:
         """What a parser has understood."""
-        submission = Submission(found.manager, found.address, found.name, found.namespace)
+        submission = Submission(found.manager, found.address, found.name, found.namespace, cluster=found.cluster)
         return cls(found.run, found.group, found.incarnation, found.nonce, submission, found.connections, found.version)
 
 

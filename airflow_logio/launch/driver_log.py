@@ -37,7 +37,7 @@ KEPT_BYTES = 2**20
 """What the log keeps of each incarnation."""
 LONGEST_LINE = 8 * 1024
 """A longer line is cut, behind its secrets."""
-LEFT_OUT = "... {left_out:,} bytes left out: {path} on {host} has more\n"
+LEFT_OUT = "... {left_out:,} bytes left out: {whole} has more\n"
 CUT = " ... {more:,} more characters"
 LEAST_PARTS = 16
 LATE_SECONDS = 5.0
@@ -186,13 +186,18 @@ def mark_of(before: bytes) -> str:
 
 
 class OutputParts:
-    """What one process sends of a driver's log. Call `send` about once per second."""
+    """What one process sends of a driver's log. Call `send` about once per second.
 
-    def __init__(self, log: OutputLog, ref: GroupRef, path: Path, host: str, redaction: Redaction) -> None:
+    `whole` is said to have all of it, by default the file.
+    """
+
+    def __init__(
+        self, log: OutputLog, ref: GroupRef, path: Path, host: str, redaction: Redaction, *, whole: str | None = None
+    ) -> None:
         self._log = log
         self._ref = ref
         self._path = path
-        self._host = host
+        self._whole = whole or f"{path} on {host}"
         self._redaction = redaction
         self._tail = LogTail(path, TAIL_BYTES)
         self._waiting = b""
@@ -253,7 +258,7 @@ class OutputParts:
         lines = whole.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines(keepends=True)
         text = "".join(map(_cut, self._redaction.of("".join(lines)).splitlines(keepends=True)))
         if self._left_out:
-            text = LEFT_OUT.format(left_out=self._left_out, path=self._path, host=self._host) + text
+            text = LEFT_OUT.format(left_out=self._left_out, whole=self._whole) + text
         position = self._tail.position - (len(self._waiting) - size)
         # Before the beginning of the file: what waits still was rotated, and only the file of now can be read again.
         before = (self._before + whole)[-1024:] if position > 0 else b""

@@ -26,6 +26,8 @@ from typing import Any
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, processes, shared_server, spark_settings, spark_submit, surroundings
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch, needs_spark
 from airflow_logio.launch.driver_folders import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.launch.driver_log import LOG_NAME
@@ -63,7 +65,8 @@ def start_driver(
     Raises `ConfigurationError`, and OSError if the files cannot be written.
     """
     reap()
-    launch, bundle = _with_code(folder, launch)
+    ref, bundle = with_code(folder, launch.code, launch.ref)
+    launch = replace(launch, ref=ref)
     with _started(folder):
         surroundings.note(folder)
         process = _process(folder, claim, launch, bundle, name)
@@ -91,7 +94,8 @@ def start_driver(
 
 def start_standby(folder: Path, claim: Claim, launch: Launch, name: str) -> int:
     """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
-    launch, bundle = _with_code(folder, launch)
+    ref, bundle = with_code(folder, launch.code, launch.ref)
+    launch = replace(launch, ref=ref)
     with _started(folder):
         surroundings.hand_on(Path.cwd(), folder)
         process = _process(folder, claim, launch, bundle, name)
@@ -295,15 +299,16 @@ def _target(launch: Launch, bundle: Path | None) -> ConnectTarget:
     return ConnectTarget(None if settings.connect else settings.master, user, launch.conf, ours, files, settings.token)
 
 
-def _with_code(folder: Path, launch: Launch) -> tuple[Launch, Path | None]:
-    """The launch of a driver that imports the code from its own folder, and the zip file for executors."""
+def with_code(folder: Path, code: CodeBundle, ref: PipelineRef) -> tuple[PipelineRef, Path | None]:
+    """Fill the folder of a driver with its code: from where it imports that, and the zip file for executors. Raises
+    OSError."""
     (folder / driver_folders.SCRATCH).mkdir()
-    if not launch.code.is_shipped:
-        return launch, None
-    launch.code.write(folder / "code")
+    if not code.is_shipped:
+        return ref, None
+    code.write(folder / "code")
     bundle = folder / "bundle.zip"
-    bundle.write_bytes(launch.code.archive())
-    return replace(launch, ref=replace(launch.ref, bundle_root=folder / "code")), bundle
+    bundle.write_bytes(code.archive())
+    return replace(ref, bundle_root=folder / "code"), bundle
 
 
 @contextmanager

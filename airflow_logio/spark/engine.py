@@ -128,7 +128,10 @@ UNNAMED = "an action whose name Spark does not tell (such as count(), or pivot()
 
 class ClassicEngine(SparkEngine):
     """As `SparkEngine`. Spark loses nothing but its executors while the JVM lives, and there is no other JVM for this
-    process."""
+    process. Executors get the `files` of Python with their first task."""
+
+    def __init__(self, files: Sequence[str] = ()) -> None:
+        self._files = files
 
     def import_spark(self) -> None:
         """Imports what pyspark imports late (pandas, if it is there), too."""
@@ -140,7 +143,10 @@ class ClassicEngine(SparkEngine):
         """The session that spark-submit has described."""
         from pyspark.sql import SparkSession
 
-        return SparkSession.builder.getOrCreate()
+        session = SparkSession.builder.getOrCreate()
+        for file in self._files:
+            session.sparkContext.addPyFile(file)
+        return session
 
     def application(self, session: Any) -> SparkApplication | None:
         """As `SparkEngine`; with the address of the master's proxy where there is one."""

@@ -144,7 +144,8 @@ class Running:
         )
         self.store = open_sql_store(log_url)
         try:
-            self.run = self.store.start_run(spec)
+            code = settings.get("code")
+            self.run = self.store.start_run(spec, code=code and code.kept())
         except BaseException:
             self.store.dispose()
             raise

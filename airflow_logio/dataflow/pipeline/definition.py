@@ -28,6 +28,10 @@ ON_OVERRUN = ("recover", "park")
 Prepare = Callable[[Mapping[str, str]], str | None]
 """Takes connection name → database URL; returns what to tell the person at the terminal, None for nothing."""
 
+_NOT_SET = (
+    "not set in the process that launches its drivers: set it there (for `logio` in the shell, for Airflow on the workers "
+    "and wherever a supervisor runs)"
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED_VARIABLES = {
     "AIRFLOW": "Airflow's own settings hold its secrets. Name a connection, or a variable of your own",
@@ -341,12 +345,12 @@ def check_variables(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(str, given)))
 
 
-def variable_values(pipeline: str, names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """The values of the variables. Raises ConfigurationError for one that is not set; it names no value."""
+def variable_values(
+    pipeline: str, names: Iterable[str], given: Mapping[str, str], *, lack: str = _NOT_SET
+) -> dict[str, str]:
+    """The values of the variables. Raises ConfigurationError for one that is not set, with what it lacks; it names no
+    value."""
     missing = [name for name in names if name not in given]
     if missing:
-        raise ConfigurationError(
-            f"pipeline {pipeline!r} names environment variable {missing[0]!r}, which is not set in the process that launches "
-            "its drivers: set it there (for `logio` in the shell, for Airflow on the workers and wherever a supervisor runs)"
-        )
+        raise ConfigurationError(f"pipeline {pipeline!r} names environment variable {missing[0]!r}, which is {lack}")
     return {name: given[name] for name in names}
