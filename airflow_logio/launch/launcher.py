@@ -18,7 +18,7 @@ from pathlib import Path
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import ConfigurationError, Fenced, LogioError, ProtocolViolation, UnknownRun
-from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
+from airflow_logio.launch import cluster_launch, driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
 from airflow_logio.launch.driver_config import (
@@ -30,8 +30,9 @@ from airflow_logio.launch.driver_config import (
 )
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
-from airflow_logio.launch.redaction import Redaction
-from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.managers.known_managers import Managers
+from airflow_logio.launch.redaction import Redaction, check_no_secrets, known_secrets
+from airflow_logio.launch.spark_settings import SparkSettings, is_on_cluster
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState, RunState, check_claim
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupNeeds, GroupRef
@@ -146,6 +147,8 @@ class LaunchContext:
     """Groups and replicas of whose task this is. What has a place of its own is launched by nothing else."""
     known: Launches | None = None
     """For a supervisor, so that a recovery resolves nothing again; by default every launch is resolved anew."""
+    managers: Managers = field(default_factory=Managers)
+    """What drivers on clusters are submitted to."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -168,7 +171,7 @@ def launch_group(
 
     `request_id` names the request to scale for which it is launched. Raises `Fenced` (another process claimed it),
     `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled, or it is its own task's to launch it),
-    `ConfigurationError`.
+    `ConfigurationError`, `ManagerUnavailable` (its cluster manager does not answer: nothing is claimed).
     """
     status = context.store.group(context.run.run_id, group)
     by_person = by_user and request_id is None  # chooses the place, too
@@ -185,6 +188,8 @@ def launch_group(
             )
         check_claim(group, status.state, by_user=by_user)
         launch = _resolved(context, group, status.code)
+        if is_on_cluster(launch.settings):
+            context.managers.for_settings(launch.settings, launch.conf).check_answers()
         claim = _claim(context, status, reason, by_user=by_user, request_id=request_id)
         _start(context, claim, launch)
     finally:
@@ -208,7 +213,16 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
 
 
 def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], code: CodeBundle) -> Launch:
-    settings, run = context.settings, context.run
+    settings, run, environment = context.settings, context.run, {}
+    root = payload_root(context.log_url, context.payloads)
+    if is_on_cluster(settings):  # what is secret its node has
+        cluster_launch.check_possible(settings, context.log_url, standby=needs.standby)
+        context.managers.for_settings(settings, conf).check(settings, conf)
+        check_no_secrets(
+            {**conf, **settings.env_vars}, known_secrets((context.log_url, *context.connections.values()), root)
+        )
+    else:
+        environment = environment_of(run.spec.key.pipeline, needs.environment, settings)
     return Launch(
         settings=settings,
         conf=conf,
@@ -218,11 +232,11 @@ def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], 
         ref=context.ref,
         log_url=context.log_url,
         connections=dict(context.connections),
-        payloads=payload_root(context.log_url, context.payloads),
+        payloads=root,
         needs_spark=needs.spark,
         has_frames=needs.frames,
         standby=StandbyRecipe(settings, conf) if needs.standby else None,
-        environment=environment_of(run.spec.key.pipeline, needs.environment, settings),
+        environment=environment,
     )
 
 
@@ -309,11 +323,16 @@ def _start(context: LaunchContext, claim: Claim, launch: Launch) -> None:
             launch = _resolved(context, claim.group, claim.code)
         digest = launch.code.digest
         log.info("group %s, incarnation %d: code %d, digest %s", claim.group, claim.incarnation, claim.code, digest)
-        launched = context.launcher.launch(claim, launch)
+        is_local = not is_on_cluster(launch.settings)
+        launched = context.launcher.launch(claim, launch) if is_local else None
     except Exception as error:
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")
         raise
-    context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
+    if launched is None:
+        manager = context.managers.for_settings(launch.settings, launch.conf)
+        cluster_launch.submit(context.store, manager, claim, launch)
+    else:
+        context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
     if not claim.recovery:
         _tidy_up(context)
 
@@ -331,8 +350,13 @@ def environment_of(pipeline: str, names: Iterable[str], settings: SparkSettings)
 
 
 def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
-    """End what the last incarnation left on this machine; elsewhere it is fenced only."""
-    if not context.end_old_drivers or status.identity is None or status.state is GroupState.NEW:
+    """End what the last incarnation left on this machine, and ask its cluster manager for its end; elsewhere it is fenced
+    only. A manager that does not confirm it is asked again by what supervises."""
+    if not context.end_old_drivers or status.state is GroupState.NEW:
+        return
+    if submissions := status.submissions:
+        cluster_launch.end(context.managers, submissions)
+    if status.identity is None:
         return
     left = processes.driver_processes(status.identity)
     if left:

@@ -24,7 +24,9 @@ from airflow_logio.spark.session_safety import FRAMES_SAFETY, SHUFFLE_SAFETY
 
 LOCAL_MASTER = "local[1]"
 CLIENT_MODE = "client"
-"""The only deploy mode: the driver is a process of the machine that launches it."""
+"""The driver is a process of the machine that launches it."""
+CLUSTER_MODE = "cluster"
+"""The cluster manager starts the driver on a node."""
 SCHEME = "sc://"
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """The environment has the token of a Spark Connect server under the name that Spark itself gives it."""
@@ -110,14 +112,18 @@ _SAME = (
 )
 
 
-def not_on_this_machine(deploy_mode: str | None, master: str | None = None) -> str:
-    """The sentence for another deploy mode; the master is not known while a DAG is parsed."""
-    named = f" ({master})" if master else ""
-    return (
-        f"deploy_mode={deploy_mode!r} is not supported yet: drivers are processes of the machine that launches them, which "
-        f"can tell when one of them has died. Use deploy_mode='client' with the same master{named}: the jobs still run on "
-        "the executors of the cluster"
-    )
+def check_deploy_mode(deploy_mode: str | None) -> None:
+    """Raises `ConfigurationError` for a deploy mode that Spark does not have."""
+    if deploy_mode not in (None, CLIENT_MODE, CLUSTER_MODE):
+        raise ConfigurationError(
+            f"deploy_mode={deploy_mode!r} is none of Spark's: give {CLIENT_MODE!r} (the driver is a process of the machine "
+            f"that launches it) or {CLUSTER_MODE!r} (the cluster manager starts it on a node)"
+        )
+
+
+def is_on_cluster(settings: SparkSettings) -> bool:
+    """Whether drivers are started by the cluster manager, and not by the process that launches them."""
+    return settings.deploy_mode == CLUSTER_MODE
 
 
 @dataclass(frozen=True, slots=True)

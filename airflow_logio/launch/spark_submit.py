@@ -25,15 +25,15 @@ from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch.given_files import PROPERTY_OF, check_given_files
 from airflow_logio.launch.spark_settings import (
     APPLICATION_NAME,
-    CLIENT_MODE,
     DRIVER_MEMORY,
     JVM_OPTIONS,
     TOKEN_VARIABLE,
     SparkSettings,
+    check_deploy_mode,
     check_session_conf,
     is_address,
     is_client,
-    not_on_this_machine,
+    is_on_cluster,
     split_token,
 )
 from airflow_logio.spark.determinism import check_shuffle
@@ -139,8 +139,9 @@ def check(settings: SparkSettings) -> None:
         if not settings.connect:
             check_given_files("py_files", settings.py_files)
             return
-    if settings.deploy_mode != CLIENT_MODE:
-        raise ConfigurationError(not_on_this_machine(settings.deploy_mode, settings.master))
+    check_deploy_mode(settings.deploy_mode)
+    if is_on_cluster(settings):  # what it needs, its manager knows (`ClusterManager.check`)
+        return
     if settings.use_krb5ccache and not environment(settings).get(TICKET_CACHE):
         raise ConfigurationError(
             f"use_krb5ccache: there is no {TICKET_CACHE} in the environment of this process, so the driver would find no "

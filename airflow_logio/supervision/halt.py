@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import LogioError
-from airflow_logio.launch import driver_folders, processes
+from airflow_logio.launch import cluster_launch, driver_folders, processes
 from airflow_logio.protocol.states import ENDED, OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.supervision.manager_answers import shared_answers
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
 
     In the order of design D8: on SQLite a stopped writer shuts everyone out, so its process goes first; on
     PostgreSQL the fence comes first, past a session that is stopped inside a transaction. A driver on another machine
-    finds itself fenced with its next commit or heartbeat, and exits.
+    finds itself fenced with its next commit or heartbeat, and exits; the manager of one on a cluster is asked for its end.
     """
     driver_folders.end_standbys(status.log_path)  # the end of the driver is what they wait for
     if store.ends_old_driver_first:
@@ -110,6 +111,9 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
     fenced = store.halted(GroupRef(run_id, status.group, status.incarnation))
     if fenced:
         end_process(status)
+        cluster_launch.end(
+            shared_answers().managers, status.submissions
+        )  # asked again by what supervises (`LeftDrivers`)
     return fenced
 
 
@@ -144,4 +148,6 @@ def _cannot_obey(status: GroupStatus) -> bool:
     identity = status.identity
     if identity is None or status.state not in REGISTERED:
         return True
+    if status.submissions:  # nodes of a cluster may share this machine's name
+        return False
     return bool(processes.is_gone(identity)) or processes.is_stopped(identity)

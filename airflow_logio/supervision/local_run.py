@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from airflow_logio.errors import Fenced, LogioError, LogUnavailable, NoPlace, ProtocolViolation
+from airflow_logio.errors import Fenced, LogioError, LogUnavailable, ManagerUnavailable, NoPlace, ProtocolViolation
 from airflow_logio.launch import driver_folders, processes
 from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
@@ -32,6 +32,7 @@ from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.supervision.halt import end_process
+from airflow_logio.supervision.left_drivers import LeftDrivers
 from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.supervision.retry import check_days
 from airflow_logio.supervision.scaling import Stage, carry_out
@@ -42,6 +43,9 @@ from airflow_logio.systems.payload_roots import payload_root
 log = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 30.0
+_MANAGER_SECONDS = 5.0
+"""Before a launch is tried again whose cluster manager does not answer."""
+_LAUNCHED_SOON = (GroupState.NEW, GroupState.DEAD)
 _NOTE_SECONDS = 3.0
 """How often the log is told that this process supervises the run."""
 _PLACE_SECONDS = 1.0
@@ -88,6 +92,8 @@ class LocalRun:
         self._said_unavailable = float("-inf")
         self._said_no_place = float("-inf")
         self._no_place_at = float("-inf")
+        self._said_no_manager = self._no_manager_at = float("-inf")
+        self._left = LeftDrivers(context.store, context.managers, [context.run.run_id])
         self._note_as = None if groups else _name_of(context.run)
         """Its name as the supervisor of the run; None if it supervises only some groups."""
         self._noted_at = float("-inf")
@@ -157,6 +163,7 @@ class LocalRun:
         shown = float("-inf")
         while not self._halts:
             self._note()
+            self._left.begin()
             look = self._watcher.look()
             states = [self._tend(name, seen) for name, seen in look.observations.items()]
             if GroupState.PARKED in states:
@@ -233,6 +240,12 @@ class LocalRun:
         except LogUnavailable as error:
             self._say_unavailable(str(error))
             return None
+        except ManagerUnavailable as error:
+            self._no_manager_at = time.monotonic()
+            if self._no_manager_at - self._said_no_manager >= _SILENT_SECONDS:
+                self._said_no_manager = self._no_manager_at
+                log.warning("nothing is launched: %s; it is tried again", error)
+            return None
         except NoPlace as error:
             self._no_place_at = time.monotonic()
             if self._no_place_at - self._said_no_place >= _SILENT_SECONDS:
@@ -243,6 +256,9 @@ class LocalRun:
     def _launch_if_needed(self, name: str, observation: Observation) -> GroupState | None:
         status = observation.status
         if status is not None and status.state is GroupState.NEW and (self._is_forked_soon(name) or self._waits()):
+            return None
+        is_early = time.monotonic() - self._no_manager_at < _MANAGER_SECONDS
+        if is_early and status is not None and status.state in _LAUNCHED_SOON:
             return None
         tend(self._context, name, observation)
         if status is None:

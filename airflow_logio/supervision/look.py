@@ -9,7 +9,9 @@ dead. A driver is dead
 - by lease: its heartbeat number was the same for a whole lease while every look in between succeeded. A look that fails
   begins the lease anew, and between two looks at most a quarter of the lease counts, so an observer that was stopped itself
   accuses no driver (`LeaseObserver`);
-- by deadline: it was claimed or submitted, and has not registered in time.
+- by deadline: it was claimed or submitted, and has not registered in time. While its cluster manager says that it waits for
+  room, no time passes;
+- by its cluster manager: that has seen its exit, and it gives no heartbeat any more (`cluster_drivers.py`).
 
 A look reads the log in one statement, outside any transaction, and then writes at most one thing per dead group: that it is
 dead (`LogStore.declare_dead`), a compare-and-set on the incarnation in a transaction of its own. A host may die
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.errors import HeartbeatsHeld, LogUnavailable, ProtocolViolation, UnknownRun
@@ -45,6 +47,8 @@ from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.store.rules.described_runs import check_whole
+from airflow_logio.supervision.cluster_drivers import ClusterDriver, Judgement, asked_about, saying
+from airflow_logio.supervision.manager_answers import NO_ANSWER, Answer, ManagerAnswers, shared_answers
 from airflow_logio.supervision.scaling import look_after
 
 log = logging.getLogger(__name__)
@@ -53,6 +57,14 @@ _LATE_SECONDS = 3 * BEAT_SECONDS
 STANDBY_SECONDS = 3.0
 """For so long after a death, and after the driver's last heartbeat, others leave the recovery to its standby. It needs a
 tenth of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why a driver is dead. `was_taken`: its cluster manager took its room, or lost its node."""
+
+    cause: str
+    was_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +141,7 @@ class Watcher:
 
     `groups` are names in the log, by default those of the whole run; `whole`: see `of_group`. With `supervises`, requests to
     scale are looked after, too. With `is_standby` it looks for the standby, to which others leave the group.
-    `end_old_drivers` is off only in tests of zombies.
+    `answers` are those of cluster managers, by default of this process. `end_old_drivers` is off only in tests of zombies.
     """
 
     def __init__(
@@ -142,6 +154,7 @@ class Watcher:
         supervises: bool = False,
         is_standby: bool = False,
         end_old_drivers: bool = True,
+        answers: ManagerAnswers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -149,6 +162,8 @@ class Watcher:
         self._drivers = {
             name: LeaseObserver(run.spec.lease) for name in (run.spec.groups if groups is None else groups)
         }
+        self._on_clusters = {name: ClusterDriver(run.spec.lease) for name in self._drivers}
+        self._answers = answers or shared_answers()
         self._whole = whole
         self._supervises = supervises and bool(run.spec.replicated)
         self._is_standby = is_standby
@@ -192,11 +207,13 @@ class Watcher:
         """
         found = {status.group: status for status in sight.groups}
         seen: dict[str, Observation] = {}
-        dead: dict[str, tuple[GroupStatus, str]] = {}
+        dead: dict[str, tuple[GroupStatus, Death]] = {}
+        answers = self._answered(found.values())
         for name in self._drivers:
             try:
                 status = found.get(name) or self._store.group(self._run.run_id, name)  # its error says what to do
-                cause = self._cause_of_death(status, asked_at) if status.state in ALIVE else None
+                answer = answers.get(name, NO_ANSWER)
+                cause = self._cause_of_death(status, answer, asked_at) if status.state in ALIVE else None
             except LogUnavailable as error:
                 seen[name] = self._unknown(name, str(error))
                 continue
@@ -224,7 +241,17 @@ class Watcher:
         self._drivers[name].poll_failed()
         return Observation(None, unavailable=why)
 
-    def _declare(self, dead: Mapping[str, tuple[GroupStatus, str]]) -> dict[str, Observation]:
+    def _answered(self, statuses: Iterable[GroupStatus]) -> dict[str, Answer]:
+        """Group → what the manager of its driver says, for drivers on clusters."""
+        asked = {
+            one.group: submission
+            for one in statuses
+            if one.group in self._drivers and one.state in ALIVE and (submission := asked_about(one)) is not None
+        }
+        answers = self._answers.of(set(asked.values()))
+        return {group: answers[submission] for group, submission in asked.items()}
+
+    def _declare(self, dead: Mapping[str, tuple[GroupStatus, Death]]) -> dict[str, Observation]:
         """Name → what is known of a group after it was declared dead for a cause."""
         # A stopped writer shuts every other one out of such a log, this process included: all of them end first.
         locks_whole = self._store.ends_old_driver_first
@@ -245,23 +272,29 @@ class Watcher:
                 seen[name] = self._unknown(name, refused)
         return seen
 
-    def _declare_one(self, status: GroupStatus, cause: str) -> Observation:
-        """What the look has read before it found the death may be old: the log may say by now how the driver has ended."""
-        self._store.declare_dead(GroupRef(self._run.run_id, status.group, status.incarnation), cause)
+    def _declare_one(self, status: GroupStatus, death: Death) -> Observation:
+        """What the look has read before it found the death may be old: the log may say by now how the driver has ended, or
+        that it has registered after all."""
+        ref = GroupRef(self._run.run_id, status.group, status.incarnation)
+        unregistered = status.state in LAUNCHING
+        self._store.declare_dead(ref, death.cause, was_taken=death.was_taken, unregistered=unregistered)
         status = self._store.group(self._run.run_id, status.group)
-        return self._dead(status, cause) if status.state is GroupState.DEAD else Observation(status)
+        return self._dead(status, death.cause) if status.state is GroupState.DEAD else Observation(status)
 
     def _dead(self, status: GroupStatus, cause: str) -> Observation:
         left = not self._is_standby and _has_standby(status)
         return Observation(status, None if left else status.error or cause, left_to_standby=left)
 
-    def _cause_of_death(self, status: GroupStatus, asked_at: float) -> str | None:
+    def _cause_of_death(self, status: GroupStatus, answer: Answer, asked_at: float) -> Death | None:
         """None: it lives, as far as can be known. Raises `LogUnavailable` if the log takes no heartbeats: another group's
         driver may hold them up."""
-        if status.identity is not None and processes.is_gone(status.identity):
+        is_on_cluster = asked_about(status) is not None
+        # Nodes of a cluster may share a host name: their processes are compared with nothing here.
+        if not is_on_cluster and status.identity is not None and processes.is_gone(status.identity):
             pid = status.identity.pid or status.identity.parent_pid
-            return f"the driver's process {pid} on {status.identity.host} has ended without saying so"
+            return Death(f"the driver's process {pid} on {status.identity.host} has ended without saying so")
         launching = status.state in LAUNCHING
+        verdict = self._before_it_registers(status, answer, asked_at) if launching and is_on_cluster else Judgement()
         # A driver that has just registered has a whole lease for its first heartbeat: launching counts separately.
         beat = -1 if launching else status.beat
         driver = self._drivers[status.group]
@@ -269,14 +302,33 @@ class Watcher:
         if stood_still > _LATE_SECONDS and not launching:
             # Drivers cannot say that they live if the log takes no heartbeats; then nothing is known of any of them.
             self._check_heartbeats(status)
+        if is_on_cluster and not launching:
+            on_cluster = self._on_clusters[status.group]
+            verdict = on_cluster.after_it_registered(status, answer, stood_still, self._clock())
+        if verdict.exited is not None:
+            return Death(verdict.exited, verdict.was_taken)
         if driver.is_expired(stood_still, launching=launching):
             what = (
                 f"did not register within {stood_still:.0f} s"
                 if launching
                 else f"gave no heartbeat for {stood_still:.0f} s"
             )
-            return f"the driver of incarnation {status.incarnation} {what}"
+            said = f"; {saying(status.manager_said)}" if launching and status.manager_said is not None else ""
+            return Death(f"the driver of incarnation {status.incarnation} {what}{said}", verdict.was_taken)
         return None
+
+    def _before_it_registers(self, status: GroupStatus, answer: Answer, asked_at: float) -> Judgement:
+        """What its manager's answer means; noted in the log for others, and the deadline stands still if it says so."""
+        verdict = self._on_clusters[status.group].before_it_registers(status, answer, self._clock())
+        if verdict.says is not None:
+            ref = GroupRef(self._run.run_id, status.group, status.incarnation)
+            try:
+                self._store.note_said(ref, verdict.says)
+            except LogUnavailable as error:  # what was seen holds all the same
+                log.debug("what the manager of group %s says is not noted: %s", status.group, error)
+        if verdict.holds:
+            self._drivers[status.group].hold(status.incarnation, asked_at)
+        return verdict
 
     def _check_heartbeats(self, status: GroupStatus) -> None:
         """Raises `LogUnavailable`, unless it is this very driver that keeps the others from writing, because it is stopped.

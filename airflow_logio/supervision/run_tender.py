@@ -30,6 +30,8 @@ from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
+from airflow_logio.supervision.left_drivers import LeftDrivers
+from airflow_logio.supervision.manager_answers import shared_answers
 from airflow_logio.supervision.overdue import overdue
 from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import RecoveryOutcome, recover_group
@@ -83,6 +85,7 @@ class RunTender:
         self._clock = clock
         self._finder = FailureFinder(store, run_uid=run_uid, clock=clock)
         self._void = void or VoidDriverEnder(store)
+        self._left = LeftDrivers(store, shared_answers().managers, clock=clock)
         self._rounds: dict[str, Round] = {}
         self._failed: dict[str, float] = {}
         """uid → when a round of the run has failed, and none succeeded since."""
@@ -100,7 +103,7 @@ class RunTender:
                 log.warning("%s: %s", one, one.cause if isinstance(one, FailedGroup) else "its next step can be taken")
                 self._rounds[uid] = self._begin(uid)
         beside = () if self._old is None else (self._old.look, self._late.look)
-        for task in (self._note, self._void.look, *beside):
+        for task in (self._note, self._void.look, self._left.begin, *beside):
             try:
                 task()
             except LogUnavailable as error:  # one of them may be refused alone

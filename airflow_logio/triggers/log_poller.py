@@ -26,6 +26,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.store.port.watch_port import Hearing
 from airflow_logio.store.records.status_records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
+from airflow_logio.supervision.left_drivers import LeftDrivers
+from airflow_logio.supervision.manager_answers import shared_answers
 from airflow_logio.supervision.scaling import in_question
 
 log = logging.getLogger(__name__)
@@ -182,6 +184,8 @@ class _LogPoller:
         self._supervisors: Sequence[SupervisorRecord] = ()
         self._opening = threading.Lock()
         self._store: LogStore | None = None
+        self._left: LeftDrivers
+        """Of the store; drivers on clusters that are asked to end."""
         self._hearing: Hearing | None = None
         self._looking = ThreadPoolExecutor(LOOKING, thread_name_prefix="logio look")
         self._acting = ThreadPoolExecutor(ACTING, thread_name_prefix="logio act")
@@ -235,6 +239,7 @@ class _LogPoller:
             if self._store is None:
                 self._opened_at = time.monotonic()
                 self._store = LogioHook(self._conn_id).get_store(connections=CONNECTIONS)
+                self._left = LeftDrivers(self._store, shared_answers().managers)
             return self._store
 
     # --- in the poller's thread ---------------------------------------------------------------------------------------
@@ -330,6 +335,8 @@ class _LogPoller:
         output = self._ask_for_output(store, due, runs)
         ahead = self._ask_for_places(store, due, runs, asked_at)
         self._note(store, due, asked_at)
+        if any(watch.note for watch in due):
+            self._left.begin()
         if any(watch.figures for watch in due) and asked_at - self._asked_at >= NOTE_SECONDS:
             self._asked_at = asked_at
             self._supervisors = store.supervisors()

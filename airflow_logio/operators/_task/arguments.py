@@ -17,7 +17,8 @@ from airflow.providers.common.compat.sdk import conf as airflow_conf
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.spark import spark_target
-from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, is_address, not_on_this_machine
+from airflow_logio.launch import spark_settings
+from airflow_logio.launch.spark_settings import SparkArguments, is_address
 from airflow_logio.operators._task.pipeline_reference import is_template
 
 if TYPE_CHECKING:
@@ -64,9 +65,11 @@ def refuse(task_id: str, given: MutableMapping[str, Any]) -> None:
 
 
 def check_deploy_mode(task_id: str, deploy_mode: str | None) -> None:
-    """Raises `ConfigurationError` for a mode in which the driver would not be a process of the machine that launches it."""
-    if deploy_mode not in (None, CLIENT_MODE):
-        raise ConfigurationError(f"task {task_id!r}: {not_on_this_machine(deploy_mode)}")
+    """Raises `ConfigurationError` for a mode that Spark does not have."""
+    try:
+        spark_settings.check_deploy_mode(deploy_mode)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"task {task_id!r}: {error}") from None
 
 
 def check_group(task_id: str, pipeline: Pipeline | None, group: str, replica: object) -> None:

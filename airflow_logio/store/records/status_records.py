@@ -96,6 +96,11 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
         return structs.astuple(self)[:-3]
 
     @property
+    def submissions(self) -> tuple[Submission, ...]:
+        """As what its driver was submitted to a cluster manager: what its launcher knows, and what it says itself."""
+        return tuple(dict.fromkeys(one for one in (self.submission, self.reported) if one is not None))
+
+    @property
     def silent_seconds(self) -> float | None:
         """Seconds since the last heartbeat of a registered driver, or since it registered if it has not given the first."""
         return self.state_age_seconds if self.beat_age_seconds is None else self.beat_age_seconds

@@ -161,8 +161,8 @@ def test_a_wrong_name_is_an_import_error_of_the_dag(arguments: dict[str, dict[st
     ("arguments", "message"),
     [
         (
-            {"deploy_mode": "cluster"},
-            "task 'totals': deploy_mode='cluster' is not supported yet.*Use deploy_mode='client'",
+            {"deploy_mode": "clustered"},
+            "task 'totals': deploy_mode='clustered' is none of Spark's: give 'client'.*or 'cluster'",
         ),
         ({"group": "total"}, "task 'totals': pipeline 'sales' has no group 'total'; it has"),
         ({"task_id": "total"}, "task 'total': pipeline 'sales' has no group 'total'; it has"),
@@ -180,7 +180,7 @@ def test_nor_is_one_that_is_mapped_over_something_else() -> None:
     arguments: dict[str, Any] = {"task_id": "t", "pipeline": sales, "group": "totals"}
     for wrong, message in (
         ({"group": "total"}, "task 't': pipeline 'sales' has no group 'total'"),
-        ({"deploy_mode": "cluster"}, "task 't': deploy_mode='cluster' is not supported"),
+        ({"deploy_mode": "clustered"}, "task 't': deploy_mode='clustered' is none of Spark's"),
     ):
         with DAG("d", schedule=None), pytest.raises((PipelineDefinitionError, ConfigurationError), match=message):
             LogioSparkOperator.partial(**{**arguments, **wrong}).expand(driver_memory=["1g", "2g"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,13 @@ def test_what_cannot_be_declared_dead_costs_the_others_nothing(
 ) -> None:
     watcher = Watcher(store, run_of(store, "g", "h"), clock=clock)
     declare = store.declare_dead
-    monkeypatch.setattr(store, "declare_dead", lambda ref, cause: away() if ref.group == "g" else declare(ref, cause))
+
+    def only_others(ref: GroupRef, cause: str, **more: Any) -> bool:
+        if ref.group == "g":
+            away()
+        return declare(ref, cause, **more)
+
+    monkeypatch.setattr(store, "declare_dead", only_others)
     look = watch(watcher, clock, 12)
     assert look.observations["h"].is_dead and look.observations["g"].status is None
     assert look.unavailable == "away"
@@ -108,7 +115,7 @@ def test_of_many_dead_groups_only_one_waits_for_the_lock_of_the_whole_log(
     monkeypatch.setattr(processes, "is_gone", lambda identity: True)
     monkeypatch.setattr(processes, "end", lambda identity: happened.append("end"))
 
-    def locked(ref: GroupRef, cause: str) -> None:
+    def locked(ref: GroupRef, cause: str, **_: object) -> None:
         happened.append(ref.group)
         raise LogUnavailable("database is locked")
 

@@ -1,0 +1,108 @@
+"""Drivers that are of no use any more and may still have room on a cluster: asked to end until their manager confirms it.
+
+The fence keeps them from committing; but a replaced driver that runs on takes cores, and its successor may wait for them.
+Any number of processes may ask at a time, and any may die: the end is asked for by the manager's own name of the driver, and
+is noted when it is confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from airflow_logio.errors import LogioError, ManagerUnavailable
+from airflow_logio.launch import cluster_launch
+from airflow_logio.launch.managers.cluster_manager import SUBMIT_SECONDS, ClusterManager, DriverSight, Sighting
+from airflow_logio.launch.managers.known_managers import Managers
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import LeftDriver, Submission
+
+log = logging.getLogger(__name__)
+
+PACE_SECONDS = 10.0
+"""Between two questions of one process."""
+GRACE_SECONDS = 60.0
+"""For so long after its group has ended a driver may end by itself: it may still serve what others are about to fetch."""
+
+
+class LeftDrivers:
+    """One process's care for the drivers that are left, of all runs or of some. `begin` may be called often."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        managers: Managers,
+        run_ids: Collection[int] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._managers = managers
+        self._run_ids = run_ids
+        self._clock = clock
+        self._asked_at = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Ask for the ends of drivers that are left, unless that was done within `PACE_SECONDS`: in a thread that ends with
+        the answers. Waits for nothing."""
+        now = self._clock()
+        if now - self._asked_at < PACE_SECONDS or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._asked_at = now
+        self._thread = threading.Thread(target=self._ask, name="logio-left-drivers", daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self.look_after()
+        except LogioError as error:  # that the log is unavailable is said by others
+            log.debug("drivers that are left on clusters are not asked to end: %s", error)
+
+    def look_after(self) -> int:
+        """Ask for the ends of all drivers that are left; returns of how many the end is not confirmed. Raises
+        `LogUnavailable`."""
+        return sum(not self._ended(one) for one in self._store.left_on_clusters(self._run_ids))
+
+    def _ended(self, left: LeftDriver) -> bool:
+        submissions = tuple(self._with_id(left, one) for one in left.submissions)
+        seen = [self._sight(one) for one in submissions]
+        if any(one.was_taken for one in seen):
+            self._store.note_taken(left.ref)
+        if not left.is_replaced and left.ended_seconds < GRACE_SECONDS:
+            has_ended = all(one.state is DriverSight.EXITED for one in seen)
+        else:
+            has_ended = cluster_launch.end(self._managers, submissions)
+        if not has_ended or not _is_complete(left, submissions):
+            return False  # of one without an id: it may still be on its way
+        log.info("group %s, incarnation %d: its driver has left the cluster", left.ref.group, left.ref.incarnation)
+        self._store.note_gone(left.ref)
+        return True
+
+    def _with_id(self, left: LeftDriver, submission: Submission) -> Submission:
+        """As its manager lists it, should its id not be known: then its launcher has died, or has had no answer."""
+        if submission.id:
+            return submission
+        try:
+            found = self._managers.at(submission).find(submission)
+        except ManagerUnavailable as error:
+            log.debug("%s is not looked for: %s", submission.name, error)
+            return submission
+        if not found:
+            return submission
+        self._store.note_id(left.ref, found[0])
+        return found[0]
+
+    def _sight(self, submission: Submission) -> Sighting:
+        try:
+            manager: ClusterManager = self._managers.at(submission)
+        except ManagerUnavailable as error:
+            return Sighting(DriverSight.UNKNOWN, str(error))
+        return manager.look([submission]).get(submission, Sighting(DriverSight.UNKNOWN))
+
+
+def _is_complete(left: LeftDriver, submissions: Collection[Submission]) -> bool:
+    """Whether nothing else can have been submitted for the claim, or still be on its way."""
+    return all(one.id for one in submissions) or left.claimed_seconds > 2 * SUBMIT_SECONDS
