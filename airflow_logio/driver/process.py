@@ -43,7 +43,7 @@ def main(stand_by: StandBy) -> NoReturn:
     code = FAILED
     try:
         if arguments.config is None:
-            from airflow_logio.driver import node_driver
+            from airflow_logio.driver.on_node import node_driver
 
             code = node_driver.drive(DriverArguments.parsed(arguments), lambda config: _drive(config, None))
         else:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.driver.container import PREFIX
+from airflow_logio.driver.on_node.container import PREFIX
 from airflow_logio.launch import bundle
 from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.launcher import launch_group

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_logio.driver.container import Container
 from airflow_logio.driver.endings import EXIT_CODES, Ending, cause_of, declare_dead, ending_of, park
+from airflow_logio.driver.on_node.container import Container
 from airflow_logio.errors import Fenced
 from airflow_logio.launch.driver_arguments import DriverArguments, own_submission
 from airflow_logio.launch.driver_config import FINISHED, REPLACED, DriverConfig

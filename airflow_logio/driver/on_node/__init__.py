@@ -1,0 +1,1 @@
+"""A driver that a cluster manager has started on a node. Open `node_driver.py` first."""
