@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import airflow.sdk
 import psutil
 from airflow.plugins_manager import AirflowPlugin
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
@@ -47,11 +48,15 @@ __all__ = [
     "is_from_mapped",
     "is_in_mapped_group",
     "is_paused",
+    "keep_for_task",
+    "keeps_nothing",
+    "kept_by_task",
     "kerberos_principal",
     "launches_group",
     "may_be_triggered_by_tasks",
     "may_change_runs",
     "may_end_in_triggerer",
+    "may_give_partition_keys",
     "may_read_data",
     "may_read_runs",
     "may_read_task_logs",
@@ -333,6 +338,13 @@ def is_dag_run_running(dag_id: str, run_id: str) -> bool:
     return bool(RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["running"]))
 
 
+def may_give_partition_keys() -> bool:
+    """Whether a task says which partition an asset event is about. Below Airflow 3.3, each has the key of the DAG run."""
+    from airflow.sdk.execution_time.context import OutletEventAccessor
+
+    return hasattr(OutletEventAccessor, "add_partitions")
+
+
 _linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")
 """Links must not delay the answer to what became of a task."""
 
@@ -352,6 +364,28 @@ def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
         run_id=task_instance.run_id,
         map_index=task_instance.map_index,
     )
+
+
+_NEVER_EXPIRE = getattr(airflow.sdk, "NEVER_EXPIRE", None)
+"""None below Airflow 3.3, whose tasks keep nothing from attempt to attempt."""
+
+
+def keeps_nothing(context: Mapping[str, Any]) -> bool:
+    """Whether an earlier attempt of the task, if there was one, may have kept what is gone."""
+    if _NEVER_EXPIRE is None:
+        return bool(context["ti"].try_number > 1)
+    return bool(conf.getboolean("state_store", "clear_on_success", fallback=False))
+
+
+def kept_by_task(context: Mapping[str, Any], key: str) -> Any:
+    """What an attempt of the task has kept under the key; None if none has. Raises whatever Airflow raises."""
+    return None if _NEVER_EXPIRE is None else context["task_state_store"].get(key)
+
+
+def keep_for_task(context: Mapping[str, Any], key: str, value: Any) -> None:
+    """Keep plain data for the next attempts of the task. Raises whatever Airflow raises."""
+    if _NEVER_EXPIRE is not None:
+        context["task_state_store"].set(key, value, retention=_NEVER_EXPIRE)
 
 
 WAITING_FOR = "waiting_for"

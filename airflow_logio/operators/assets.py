@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, conf
-from airflow.sdk import NEVER_EXPIRE, Asset, AssetAlias  # type: ignore[attr-defined]
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+from airflow.sdk import Asset, AssetAlias
 
+from airflow_logio import _compat
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.dataflow.operators import WriterOperator
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
@@ -87,6 +88,11 @@ class LogioAssetsOperator(BaseOperator):
             raise ConfigurationError(
                 f"assets: pipeline {known.name!r} has a run for each {self.partition!r}, and an event says that one is "
                 "complete: leave while_running out, and give LogioPipelineGroup(..., assets=True)"
+            )
+        if self.partition is not None and not _compat.may_give_partition_keys():
+            raise ConfigurationError(
+                f"assets: pipeline {known.name!r} has a run for each {self.partition!r}, and only tasks of Airflow 3.3 or "
+                "later say which one an event is about: leave assets out, or upgrade Airflow"
             )
         # An alias makes an event only where the task adds one, and only with the partition key of the DAG run. An asset
         # gets the key that the task gives, and an event whenever the task succeeds, unless `_add` takes it from the outlets.
@@ -208,21 +214,21 @@ class _Tried:
     """The assets that an attempt of this task has told Airflow of, or was about to."""
 
     def __init__(self, context: Mapping[str, Any], run: Run) -> None:
-        self._state = context["task_state_store"]
+        self._context = context
         self.run_uid = run.uid
-        kept = self._state.get(TRIED)
+        kept = _compat.kept_by_task(context, TRIED)
         self.uris: list[str] = list(kept["assets"]) if isinstance(kept, dict) and kept.get("run") == run.uid else []
-        self._is_forgotten = conf.getboolean("state_store", "clear_on_success", fallback=False)
+        self._is_forgotten = _compat.keeps_nothing(context)
 
     def may_be_told(self, uri: str) -> bool:
-        """Whether an earlier attempt may have told of it: not known where Airflow forgets what a task that succeeds keeps."""
+        """Whether an earlier attempt may have told of it: not known where Airflow forgets what tasks keep."""
         return uri in self.uris or self._is_forgotten
 
     def keep(self, uri: str) -> None:
         """Before it is told: the event comes with the end of the task."""
         if uri not in self.uris:
             self.uris.append(uri)
-            self._state.set(TRIED, {"run": self.run_uid, "assets": self.uris}, retention=NEVER_EXPIRE)
+            _compat.keep_for_task(self._context, TRIED, {"run": self.run_uid, "assets": self.uris})
 
 
 def assets_of(

@@ -59,6 +59,8 @@ LAST_WORDS_SECONDS = 2.0
 """A driver sends what it prints every second, and the rest after its last commit."""
 LOG_AWAY_SECONDS = 900.0
 """How long a halt waits for a log that cannot be reached; drivers wait as long."""
+FOLLOW_SECONDS = 1.0
+"""Between the end of a cancelled trigger and the question why: the event loop of a triggerer that ends is gone by then."""
 _SILENT_LOOKS = 60
 _T = TypeVar("_T")
 _following: set[asyncio.Task[None]] = set()
@@ -130,7 +132,8 @@ class LogioGroupTrigger(LogTrigger):
         self._finished_at: float | None = None
         self._result: dict[str, Any] | None = None
         """What the task returns, once its group has finished."""
-        self._follows: asyncio.Task[None] | None = None
+        self._is_followed = False
+        """Whether it is being found out why Airflow has cancelled this trigger."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until a look has found something to do."""
@@ -145,25 +148,26 @@ class LogioGroupTrigger(LogTrigger):
         await self._settled()
         yield TriggerEvent(event)
 
-    async def on_kill(self) -> None:
-        """A person acted on the task. If it was marked, the group halts; if it was cleared, the next attempt takes it up.
+    async def cleanup(self) -> None:
+        """As in the base. If Airflow has cancelled the trigger, the group halts for a task that a person has marked.
 
-        Airflow calls this method in both cases, so the state of the task instance decides. The triggerer cancels this call
-        in each of its rounds (one per second) and gives up after 30 seconds. Its first answer may take longer, because it
-        builds an API server in its own process then. So work that has begun continues in the triggerer when this call is
-        cancelled. Airflow does not call it when the triggerer restarts.
+        Airflow cancels it alike for a mark, a clear, and an end of the triggerer (later versions call `on_kill` for the first
+        two). So the state of the task instance decides. It is asked for a moment later: a triggerer that ends takes
+        the question along. What has begun then continues in the triggerer by itself: the first answer may take long, because
+        it builds an API server in its own process, and Airflow cancels what it waits for in each of its rounds.
         """
         self._tell_no_more()
-        self._follows = asyncio.create_task(self._follow_task())
-        _following.add(self._follows)
-        self._follows.add_done_callback(_following.discard)
-        await asyncio.shield(self._follows)
-
-    async def cleanup(self) -> None:
-        """As in the base, but keeps what is still needed to halt the group."""
-        self._tell_no_more()
-        if self._follows is None or self._follows.done():
+        current = asyncio.current_task()
+        if current is None or not current.cancelling() or self._is_followed:
             await super().cleanup()
+            return
+        self._is_followed = True
+        asyncio.get_running_loop().call_later(FOLLOW_SECONDS, self._begin_to_follow)
+
+    def _begin_to_follow(self) -> None:
+        follows = asyncio.get_running_loop().create_task(self._follow_task())
+        _following.add(follows)
+        follows.add_done_callback(_following.discard)
 
     def _tell_no_more(self) -> None:
         """The task ends, or another trigger takes over: a RUNNING event must not come after its COMPLETE or FAIL."""
@@ -171,7 +175,7 @@ class LogioGroupTrigger(LogTrigger):
             self._observers.running.close()
 
     async def _follow_task(self) -> None:
-        """Do what `on_kill` says. An error is logged here, since no task may be waiting any more."""
+        """Do what `cleanup` says. An error is logged here, since no task waits any more."""
         said = "Group %s is not halted, and its task may have been marked: %s. `logio stop %s %s` halts it"
         unhalted = with_log(said, self.logio_conn_id)
         try:

@@ -250,8 +250,13 @@ class PostgresServer:
             try:
                 subprocess.run(probe, check=True, capture_output=True, cwd="/", env={}, **self._as_user)
             except (PermissionError, subprocess.CalledProcessError):
-                copy = self._folder / "programs"
+                package = programs.parent
+                copy = self._folder / package.name / programs.name
                 shutil.copytree(programs, copy, symlinks=True)
+                if (
+                    libraries := package.with_suffix(".libs")
+                ).is_dir():  # the programs look for them beside the package
+                    shutil.copytree(libraries, self._folder / libraries.name)
                 return copy
         return programs
 

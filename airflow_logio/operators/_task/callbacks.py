@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
-from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
+
+from airflow_logio import _compat
 
 if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
@@ -61,7 +62,8 @@ def call_back(callbacks: Sequence[Callback], context: Mapping[str, Any], notice:
 class Teller:
     """Tells one task's callbacks what occurs in a run, each occurrence once while the task remembers.
 
-    What was told is kept in the task's state store after each notice. A task that dies in between tells that one again.
+    What was told is kept in the task's state store after each notice. A task that dies in between tells that one again. Below
+    Airflow 3.3, which has no such store, a retry tells what the log says again.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Teller:
     def _kept(self) -> Seen:
         """What an earlier attempt of the task has told, of this run."""
         try:
-            kept = self._context["task_state_store"].get(TOLD)
+            kept = _compat.kept_by_task(self._context, TOLD)
         except Exception as error:  # whatever Airflow raises: a group that is dead must not wait for it
             log.warning("What was told before is not known, and is told again: %s: %s", type(error).__name__, error)
             return {}
@@ -127,7 +129,6 @@ class Teller:
 
     def _keep(self) -> None:
         try:
-            kept = {"run": self._run.uid, "seen": self.seen}
-            self._context["task_state_store"].set(TOLD, kept, retention=NEVER_EXPIRE)
+            _compat.keep_for_task(self._context, TOLD, {"run": self._run.uid, "seen": self.seen})
         except Exception as error:
             log.warning("A retry of this task will tell this again: %s: %s", type(error).__name__, error)

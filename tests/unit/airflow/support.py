@@ -30,6 +30,7 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.triggers import group
 
 HOUR = 3_600_000_000
 DAG_ID, RUN_ID = "logio_sales", "manual__2026-11-21"
@@ -142,6 +143,23 @@ def fired(trigger: Any, meanwhile: Callable[[], object] | None = None) -> Any:
     payload = asyncio.run(first()).payload
     assert json.loads(json.dumps(payload)) == payload, "events are plain data"
     return payload
+
+
+async def cancelled(trigger: group.LogioGroupTrigger) -> None:
+    """As Airflow's triggerer cancels a trigger, of any version; until it is being found out why."""
+
+    async def watching() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await trigger.cleanup()
+
+    task = asyncio.create_task(watching())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    while not group._following:
+        await asyncio.sleep(0)
 
 
 def make_dag_run(dag_id: str, run_id: str, partition_key: str | None) -> None:

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException
 from airflow.sdk import Asset, AssetAlias
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_logio import DatasetWriter, FolderSource, Pipeline
+from airflow_logio import DatasetWriter, FolderSource, Pipeline, _compat
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.assets import LogioAssetsOperator, assets_of
@@ -43,10 +43,11 @@ class Events:
     told: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     added: dict[str, _Outlet] = field(default_factory=dict)
     state: StateStore = field(default_factory=StateStore)
+    attempt: int = 1
 
     def context(self) -> dict[str, Any]:
         found = {"inlet_events": _Inlets(self.told), "outlet_events": _Outlets(self.added)}
-        return {**context(), **found, "task_state_store": self.state}
+        return {**context(attempt=self.attempt), **found, "task_state_store": self.state}
 
     def of(self, task: LogioAssetsOperator) -> dict[str, dict[str, Any]]:
         """What an attempt adds, which is kept: Airflow commits it with the end of the task."""
@@ -154,6 +155,23 @@ def test_a_finished_run_has_one_event_for_each_of_its_tables(log: LogStore, run:
     assert events.of(telling(run)) == {}
     del events.told[TOTALS]
     assert events.of(telling(run)) == {TOTALS: written}, "an asset that the DAG has got since then"
+
+
+def test_below_airflow_3_3_only_a_first_attempt_tells_where_it_cannot_read_what_was_told(
+    log: LogStore, run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_compat, "_NEVER_EXPIRE", None)
+    finish(drivers_of(log, run))
+
+    def unreadable(self: LogioAssetsOperator, *_: Any) -> None:
+        raise RuntimeError("500")
+
+    monkeypatch.setattr(LogioAssetsOperator, "_last_of", unreadable)
+    assert events.of(telling(run)).keys() == {HOURLY, TOTALS}
+    events.attempt = 2
+    with pytest.raises(AirflowException, match="an earlier attempt of this task may have told"):
+        events.of(telling(run))
+    assert not events.state.kept
 
 
 @pytest.mark.parametrize("asked", [False, True])

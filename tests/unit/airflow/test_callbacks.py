@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, BaseNotifier
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_logio import _compat
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.operators._task.callbacks import TOLD
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
@@ -169,6 +170,23 @@ def test_without_a_state_store_it_tells_all_the_same(
     deferred(lambda: task.resume(context(), event))
     assert told.brief == [("parked", "totals", 1)]
     assert "A retry of this task will tell this again" in caplog.text
+
+
+def test_below_airflow_3_3_a_retry_tells_what_the_log_says_again(
+    log: LogStore, totals: GroupRef, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An attempt remembers what it has told, over all its deferrals; the next one knows nothing of it."""
+    monkeypatch.setattr(_compat, "_NEVER_EXPIRE", None)
+    told = Told()
+    task = told.task("parked", "halted")
+    event = fired(deferred(lambda: task.execute(context())).trigger, lambda: log.park(totals, "no"))
+    again = deferred(lambda: task.resume(context(), event))
+    event = fired(again.trigger, lambda: log.halted(GroupRef(totals.run_id, "hourly", 0)))
+    deferred(lambda: task.resume(context(), event))
+    assert told.brief == [("parked", "totals", 1), ("halted", "hourly", 0)]
+    deferred(lambda: told.task("parked").execute(context(attempt=2)))
+    assert told.brief[2:] == [("parked", "totals", 1)] and told[2]["key"] == told[0]["key"]
+    assert "What was told" not in caplog.text and "A retry" not in caplog.text
 
 
 def test_a_recovery_is_told_once_whoever_has_made_it(

@@ -22,7 +22,7 @@ from airflow.serialization.definitions.dag import SerializedDAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from sqlalchemy import select, update
 
-from airflow_logio import Days, ParquetSource, Pipeline, TableWriter
+from airflow_logio import Days, ParquetSource, Pipeline, TableWriter, _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.protocol import effects as fx
@@ -178,6 +178,13 @@ def test_a_day_that_is_not_complete_has_no_event(airflow: Airflow) -> None:
     start_driver(airflow.log, run=airflow.log.start_run(shape))
     assert airflow.told("monday") == "failed"
     assert airflow.events() == []
+
+
+def test_below_airflow_3_3_events_of_partitions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compat, "may_give_partition_keys", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"'clicks' has a run for each 'day', and only tasks of Airflow 3\.3"):
+        LogioAssetsOperator(task_id="assets", pipeline=OF_DAYS, connections=CONNECTIONS)
+    assert LogioAssetsOperator(task_id="assets", pipeline=WITHOUT, connections=CONNECTIONS).assets
 
 
 def test_events_while_a_run_is_going_have_no_partition() -> None:

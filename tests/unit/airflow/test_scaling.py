@@ -45,7 +45,7 @@ from airflow_logio.triggers.group import GroupReporter, LogioGroupTrigger
 from airflow_logio.triggers.scale import LogioScaleTrigger
 from pipelines.sales_scaled import sales_scaled
 from tests.support.bundle import by_the_clock
-from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, run_started, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, cancelled, context, run_started, write_transactions
 
 REF = "pipelines.sales_scaled:sales_scaled"
 ONE, TWO, THREE = "hourly.1", "hourly.2", "hourly.3"
@@ -261,9 +261,10 @@ def test_a_task_that_was_marked_halts_all_replicas_and_refuses_what_was_asked_fo
     trigger._task_instance = SimpleNamespace(task_id="hourly", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
-        await trigger.on_kill()
-        await trigger.cleanup()
+        await cancelled(trigger)
+        await asyncio.gather(*group_module._following)
 
+    monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 0.0)
     asyncio.run(kill())
     assert drivers.states() == ["halted"] * 3
     assert [child.poll() is None for child in launcher.children] == [False] * 3, "nothing is left running"

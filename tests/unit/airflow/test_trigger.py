@@ -35,7 +35,7 @@ from airflow_logio.triggers.log_poller import LogLook
 from tests.support.connections import connections_made, is_open
 from tests.support.logs import finish
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, cancelled, write_transactions
 
 GROUP = "totals"
 
@@ -358,9 +358,10 @@ def killed(
 
     async def kill() -> None:
         trigger.incarnations.setdefault(GROUP, 1)
-        await trigger.on_kill()
-        await trigger.cleanup()
+        await cancelled(trigger)
+        await asyncio.gather(*group_module._following)
 
+    monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 0.0)
     asyncio.run(kill())
 
 
@@ -439,12 +440,14 @@ def test_a_triggerer_that_ends_says_what_it_leaves(
     trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
-        asking = asyncio.create_task(trigger.on_kill())
+        await cancelled(trigger)
         await asyncio.to_thread(eventually, lambda: trigger._share is not None, what="it follows")
-        for task in list(group_module._following):
+        following = list(group_module._following)
+        for task in following:
             task.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.gather(*following, return_exceptions=True)
 
+    monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 0.0)
     asyncio.run(kill())
     said = f"the triggerer is stopping. `logio stop {run.uid[:8]} {GROUP}` halts it"
     assert said in " ".join(capsys.readouterr().out.split())
@@ -470,6 +473,7 @@ def test_a_kill_is_followed_though_airflow_cancels_what_it_has_called(
 
     monkeypatch.setattr(group_module, "aget_task_state", answer)
     monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 0.0)
     names = {"task_id": GROUP, "dag_id": DAG_ID, "run_id": RUN_ID, "map_index": -1, "try_number": 1}
     trigger._task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
 
@@ -505,15 +509,31 @@ def test_what_keeps_it_from_halting_is_said(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_cleanup_alone_says_nothing(trigger: LogioGroupTrigger, log: LogStore, run: Run, running: GroupRef) -> None:
-    """A triggerer that restarts calls it too."""
+@pytest.mark.usefixtures("running")
+def test_a_triggerer_that_ends_asks_nothing(
+    trigger: LogioGroupTrigger, log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cancels its triggers as for a mark, and nothing would answer."""
+    asked = list[Any]()
 
-    async def restarted() -> None:
-        looking = asyncio.ensure_future(anext(aiter(trigger.run())))
+    async def answer(task_instance: Any) -> str:
+        asked.append(task_instance)
+        return "failed"
+
+    monkeypatch.setattr(group_module, "aget_task_state", answer)
+    monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 600.0)  # longer than this machine may need to end
+    names = {"task_id": GROUP, "dag_id": DAG_ID, "run_id": RUN_ID, "map_index": -1, "try_number": 1}
+    trigger._task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
+
+    async def triggerer() -> None:
+        runner = TriggerRunner()
+        runner.triggers[1] = {"is_watcher": False, "name": GROUP, "events": 0}
+        runner.triggers[1]["task"] = asyncio.create_task(runner.run_trigger(1, trigger))
         await asyncio.to_thread(eventually, lambda: trigger.incarnations, what="it watches")
-        looking.cancel()
-        await trigger.cleanup()
 
-    asyncio.run(restarted())
+    asyncio.run(triggerer())
+    assert trigger._is_followed, "it was cancelled"
+    asyncio.run(trigger.cleanup())  # of what the event loop has left
+    assert not asked and not group_module._following
     status = log.group(run.run_id, GROUP)
     assert (status.state, status.desired) == (GroupState.RUNNING, GroupState.RUNNING)
