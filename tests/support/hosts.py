@@ -19,6 +19,8 @@ from tests.support.waiting import eventually
 
 PROGRAMS = ("ip", "unshare", "nsenter")
 NETWORK = "10.{first}.{second}"
+FIRST, LAST = 11, 250
+"""The hosts' places in it."""
 
 
 def why_not() -> str | None:
@@ -89,43 +91,75 @@ class Host:
         _ip("link", "set", self.link, "up")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Network:
     """`address` is that of the machine itself on the bridge: servers for all hosts listen there."""
 
-    address: str
-    hosts: Mapping[str, Host]
+    number: int
+    hosts: dict[str, Host] = field(default_factory=dict)
+    _last: int = FIRST - 1
+
+    @property
+    def address(self) -> str:
+        return f"{self._net}.1"
+
+    def plug_in(self, name: str) -> Host:
+        """A host that is off, at an address of its own."""
+        place = self._free_place()
+        host = Host(name, f"{self._net}.{place}", f"logio-{place}-{self.number}", f"lg{place}v{self.number}")
+        self.hosts[name] = host
+        _ip("netns", "add", host.namespace)
+        _ip("link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        _ip("link", "set", host.link, "master", self._bridge, "up")
+        _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
+        for link in ("eth0", "lo"):
+            _ip("-n", host.namespace, "link", "set", link, "up")
+        return host
+
+    def unplug(self, name: str) -> None:
+        """Its cable and its address are no more; it is off."""
+        host = self.hosts.pop(name)
+        for command in (("link", "del", host.link), ("netns", "del", host.namespace)):
+            _ip(*command, check=False)
+
+    def begin(self) -> None:
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+
+    def end(self) -> None:
+        for host in tuple(self.hosts.values()):
+            host.power_off()
+            self.unplug(host.name)
+        _ip("link", "del", self._bridge, check=False)
+
+    @property
+    def _net(self) -> str:
+        return NETWORK.format(first=64 + self.number // 250 % 64, second=self.number % 250)
+
+    @property
+    def _bridge(self) -> str:
+        return f"lgb{self.number}"
+
+    def _free_place(self) -> int:
+        """In turn, so that an address is not that of a host of a moment ago."""
+        taken = {int(host.address.rpartition(".")[2]) for host in self.hosts.values()}
+        places = [*range(self._last + 1, LAST + 1), *range(FIRST, self._last + 1)]
+        self._last = next(place for place in places if place not in taken)
+        return self._last
 
 
 @contextmanager
 def network(*names: str) -> Iterator[Network]:
     """Hosts of these names, all of them on. They end with it, and all that runs on them."""
-    number = os.getpid()
-    net = NETWORK.format(first=64 + number // 250 % 64, second=number % 250)
-    bridge = f"lgb{number}"
-    hosts = {
-        name: Host(name, f"{net}.{place}", f"logio-{name}-{number}", f"lg{place}v{number}")
-        for place, name in enumerate(names, start=11)
-    }
+    net = Network(os.getpid())
     try:
-        _ip("link", "add", bridge, "type", "bridge")
-        _ip("addr", "add", f"{net}.1/24", "dev", bridge)
-        _ip("link", "set", bridge, "up")
-        for host in hosts.values():
-            _ip("netns", "add", host.namespace)
-            _ip("link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
-            _ip("link", "set", host.link, "master", bridge, "up")
-            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
-            for link in ("eth0", "lo"):
-                _ip("-n", host.namespace, "link", "set", link, "up")
-            host.power_on()
-        yield Network(f"{net}.1", hosts)
+        net.begin()
+        for name in names:
+            net.plug_in(name).power_on()
+        yield net
     finally:
-        for host in hosts.values():
-            host.power_off()
-            for command in (("link", "del", host.link), ("netns", "del", host.namespace)):
-                _ip(*command, check=False)
-        _ip("link", "del", bridge, check=False)
+        net.end()
 
 
 def _ip(*arguments: str, check: bool = True) -> None:

@@ -14,10 +14,10 @@ Socket = TypeVar("Socket", bound=socket.socket)
 class Listener:
     """Serves each connection to a port of this machine in a thread of its own. An OSError of a socket ends its thread."""
 
-    def __init__(self, serve: Callable[[socket.socket], None], port: int = 0) -> None:
+    def __init__(self, serve: Callable[[socket.socket], None], port: int = 0, host: str = "127.0.0.1") -> None:
         """`serve` takes the connection, and need not close it. Raises OSError if the port is taken."""
         self._serve = serve
-        self._socket = socket.create_server(("127.0.0.1", port))
+        self._socket = socket.create_server((host, port))
         self.port: int = self._socket.getsockname()[1]
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
