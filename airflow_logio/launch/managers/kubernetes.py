@@ -81,9 +81,10 @@ _LOST_WAY = re.compile(
     r"IOException|SocketException|ConnectException|UnknownHost|HttpClosed|SSL|[Tt]imed? ?out"
     r"|Connection (?:refused|reset|was closed)|Received status: Status\([^)]*code=5\d\d|code=429"
 )
-_CAUSE = re.compile(r"(?:Message|message): ?(?P<said>[^\n]*?)(?:\. Received status|\.?$)", re.MULTILINE)
+_CAUSE = re.compile(r"Message: ?(?P<said>[^\n]*?)(?:\. Received status|\.?$)", re.MULTILINE)
 _NAME = 47
 """Letters of a pod's name: Spark names executors after it, and refuses a longer beginning of their names."""
+_NOISE = re.compile(r"\s+(at|\.\.\.) |\S+ \S+ (INFO|WARN) |WARNING: |Using Spark's default log4j")
 _AT_ONCE = 50
 """Submissions that one list asks for: its selector is a part of the URL."""
 _END_SECONDS = 5
@@ -176,11 +177,21 @@ class KubernetesManager(ClusterManager):
             made = self._api.create_pod(submission.namespace, pod)
         except Refusal as error:
             if error.code == 409:
-                raise SubmissionUnknown(f"{self._at(submission)} exists already: {error}") from error
+                return self._there(submission, error)
             raise ConfigurationError(f"the API server {self._address} {explained(error)}") from error
         except NoAnswer as error:
             raise SubmissionUnknown(f"{self._at(submission)}: the API server {explained(error)}") from error
         return _with_id(submission, made)
+
+    def _there(self, submission: Submission, error: Refusal) -> Submission:
+        """The driver of this claim that was submitted before, if it can be seen: nothing else has its name."""
+        try:
+            found = self.find(submission)
+        except ManagerUnavailable:
+            found = ()
+        if not found:
+            raise SubmissionUnknown(f"{self._at(submission)} exists already: {error}") from error
+        return found[0]
 
     def _python_pod(self, submission: Submission, claim: Claim, launch: Launch) -> Json:
         conf = launch.conf
@@ -207,15 +218,13 @@ class KubernetesManager(ClusterManager):
             raise SubmissionUnknown(f"{self._at(submission)}: {error}") from error
         if found and (code == 0 or self._is_whole(submission)):
             return found[0]
-        if found:
-            self._end_incomplete(submission)
-            raise SubmissionUnknown(
-                f"{self._at(submission)}: spark-submit has ended before all was there: {_tail(printed)}"
-            )
-        if code is None or code == 0 or code < 0 or _LOST_WAY.search(printed):
-            why = f"was ended after {SUBMIT_SECONDS:.0f} s" if code is None else f"has ended ({code}): {_tail(printed)}"
-            raise SubmissionUnknown(f"{self._at(submission)}: spark-submit {why}")
-        raise ConfigurationError(f"spark-submit to {self._address} was refused: {_cause(printed)}")
+        is_away = not found or self._end_incomplete(submission)
+        if is_away and code is not None and 0 < code < 128 and not _LOST_WAY.search(printed):
+            raise ConfigurationError(f"spark-submit has submitted nothing: {self._cause(printed)}")
+        why = (
+            f"was ended after {SUBMIT_SECONDS:.0f} s" if code is None else f"has ended ({code}): {self._cause(printed)}"
+        )
+        raise SubmissionUnknown(f"{self._at(submission)}: spark-submit {why}")
 
     def _is_whole(self, submission: Submission) -> bool:
         """Whether the pod has what it mounts. What spark-submit has left out when it ended does not come any more."""
@@ -229,11 +238,11 @@ class KubernetesManager(ClusterManager):
         maps = _config_maps(pod)
         return next((one for one in maps if self._api.get("configmaps", submission.namespace, one) is None), None)
 
-    def _end_incomplete(self, submission: Submission) -> None:
+    def _end_incomplete(self, submission: Submission) -> bool:
         try:
-            self.end(submission)
+            return self.end(submission)
         except ManagerUnavailable:
-            return  # whatever supervises the group asks again
+            return False  # whatever supervises the group asks again
 
     def _command(self, submission: Submission, claim: Claim, launch: Launch) -> list[str]:
         settings, conf = launch.settings, dict(launch.conf)
@@ -368,6 +377,11 @@ class KubernetesManager(ClusterManager):
         """Whether this is the cluster that has, or had, the driver: only there it means something that a pod is missing."""
         return submission.cluster in {"", self._api.namespace_uid(submission.namespace)}
 
+    def _cause(self, printed: str) -> str:
+        """What the API server has said, if it is in the output of spark-submit; else the end of that."""
+        said = next((found["said"] for found in reversed(list(_CAUSE.finditer(printed))) if found["said"]), "")
+        return f"the API server {self._address} {explained(Refusal(403, said))}" if said else _tail(printed)
+
     def _at(self, submission: Submission) -> str:
         return f"pod {submission.name} in namespace {submission.namespace} of {self._address}"
 
@@ -460,12 +474,6 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int | No
         return code, output.read_text(errors="replace")
 
 
-def _cause(printed: str) -> str:
-    """What the API server has said, if it is in the output; else its end."""
-    said = next((found["said"] for found in reversed(list(_CAUSE.finditer(printed))) if found["said"]), "")
-    return explained(Refusal(403, said)) if "is forbidden" in said else said or _tail(printed)
-
-
 def _tail(printed: str) -> str:
-    lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    lines = [line.strip() for line in printed.splitlines() if line.strip() and not _NOISE.match(line)]
     return " | ".join(lines[-6:])[-1500:]
