@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -100,20 +101,21 @@ class KubernetesManager(ClusterManager):
     name: ClassVar[str] = "kubernetes"
 
     def __init__(self, address: str, access: KubernetesAccess | None = None, *, namespace: str = "") -> None:
+        check_installed()
         self._address = address
         self._access = access or KubernetesAccess()
         self._namespace = namespace or self._access.namespace or DEFAULT_NAMESPACE
         self._api = KubernetesApi(address, self._access)
-        self._clusters: dict[str, str] = {}
-        """Namespace → its uid, as `check_answers` has found it."""
 
     @classmethod
-    def of_settings(cls, settings: SparkSettings, access: KubernetesAccess | None = None) -> KubernetesManager:
-        """That of a launch. Raises `ConfigurationError`."""
+    def of_settings(
+        cls, settings: SparkSettings, conf: Mapping[str, str], access: KubernetesAccess | None = None
+    ) -> KubernetesManager:
+        """That of a launch; `conf` is what the group's properties have become. Raises `ConfigurationError`."""
         access = access or KubernetesAccess()
-        if (context := settings.conf.get(CONTEXT)) and access.context is None and access.content is None:
-            access = KubernetesAccess(access.kubeconfig, None, context, access.in_cluster, access.namespace)
-        return cls(server_of(settings.master), access, namespace=settings.conf.get(NAMESPACE, ""))
+        if (context := conf.get(CONTEXT)) and access.context is None:
+            access = replace(access, context=context)
+        return cls(server_of(settings.master), access, namespace=conf.get(NAMESPACE, ""))
 
     @classmethod
     def at(cls, submission: Submission, access: KubernetesAccess | None = None) -> KubernetesManager:
@@ -124,7 +126,6 @@ class KubernetesManager(ClusterManager):
 
     def check(self, settings: SparkSettings, conf: Mapping[str, str]) -> None:
         """As the port has it."""
-        check_installed()
         server_of(settings.master)
         if image_of(conf) is None and not conf.get(TEMPLATE):
             raise ConfigurationError(no_image())
@@ -156,15 +157,13 @@ class KubernetesManager(ClusterManager):
             raise ConfigurationError(
                 f"the API server {self._address} has no namespace {space!r}: create it, or name another one by {NAMESPACE}"
             )
-        self._clusters[space] = uid
 
     # --- a submission -------------------------------------------------------------------------------------------------
 
     def prepare(self, claim: Claim, launch: Launch) -> Submission:
-        """As the port has it; what tells the cluster is the uid of the namespace."""
+        """As the port has it. The cluster is known with the id."""
         space = launch.conf.get(NAMESPACE) or self._namespace
-        cluster = self._clusters.get(space, "")
-        return Submission(self.name, self._address, claim_name(claim, most=_NAME), space, cluster=cluster)
+        return Submission(self.name, self._address, claim_name(claim, most=_NAME), space)
 
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         """As the port has it."""
@@ -181,7 +180,7 @@ class KubernetesManager(ClusterManager):
             raise ConfigurationError(f"the API server {self._address} {explained(error)}") from error
         except NoAnswer as error:
             raise SubmissionUnknown(f"{self._at(submission)}: the API server {explained(error)}") from error
-        return _with_id(submission, made)
+        return self._with_id(submission, made)
 
     def _there(self, submission: Submission, error: Refusal) -> Submission:
         """The driver of this claim that was submitted before, if it can be seen: nothing else has its name."""
@@ -283,7 +282,7 @@ class KubernetesManager(ClusterManager):
 
     def find(self, submission: Submission) -> Sequence[Submission]:
         """As the port has it."""
-        return [_with_id(submission, pod) for pod in self._pods(submission) if _part(pod) == DRIVER]
+        return [self._with_id(submission, pod) for pod in self._pods(submission) if _part(pod) == DRIVER]
 
     def look(self, submissions: Sequence[Submission]) -> Mapping[Submission, Sighting]:
         """As the port has it: one list for each namespace."""
@@ -373,6 +372,14 @@ class KubernetesManager(ClusterManager):
     def _pods(self, submission: Submission) -> list[Json]:
         return self._api.list(_PODS, submission.namespace, f"{SUBMISSION}={submission.name}")
 
+    def _with_id(self, submission: Submission, pod: Json) -> Submission:
+        """With the pod's uid, and with that of its namespace, which tells this cluster from others of the same address."""
+        try:
+            cluster = self._api.namespace_uid(submission.namespace) or ""
+        except ManagerUnavailable:
+            cluster = ""
+        return msgspec.structs.replace(submission, id=str(pod["metadata"]["uid"]), cluster=cluster)
+
     def _is_here(self, submission: Submission) -> bool:
         """Whether this is the cluster that has, or had, the driver: only there it means something that a pod is missing."""
         return submission.cluster in {"", self._api.namespace_uid(submission.namespace)}
@@ -416,10 +423,6 @@ def _labels(submission: Submission, claim: Claim) -> dict[str, str]:
         INCARNATION: str(claim.incarnation),
         SUBMISSION: submission.name,
     }
-
-
-def _with_id(submission: Submission, pod: Json) -> Submission:
-    return msgspec.structs.replace(submission, id=str(pod["metadata"]["uid"]))
 
 
 def _part(pod: Json) -> Any:

@@ -253,7 +253,6 @@ def _connect(address: str, access: KubernetesAccess) -> Any:
     from kubernetes import client
     from kubernetes import config as configs
 
-    check_installed()
     configuration = client.Configuration()
     try:
         _authenticate(configs, configuration, address, access)
@@ -295,7 +294,7 @@ def _context_of(configs: Any, file: str | None, address: str) -> str | None:
     """The context of a kubeconfig that is for this server: the current one, if it is, or none is."""
     contexts, current = configs.list_kube_config_contexts(config_file=file)
     merger = configs.kube_config.KubeConfigMerger(file or configs.kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
-    clusters = {one["name"]: one["cluster"].get("server", "") for one in merger.config["clusters"].value}
+    clusters = {one["name"]: one["cluster"].safe_get("server") or "" for one in merger.config["clusters"].value}
     fitting = [one["name"] for one in contexts if clusters.get(one["context"]["cluster"], "").rstrip("/") == address]
     named = current["name"] if current else None
     return named if named in fitting or not fitting else str(fitting[0])
