@@ -11,13 +11,14 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, err, opened, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, ManagerUnavailable
 from airflow_logio.launch.driver_log import LogReader, SentReader
 from airflow_logio.launch.processes import is_gone, this_host
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord, Submission
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.supervision.manager_answers import shared_answers
 
 INTERRUPTED = 130
 POLL_SECONDS = 0.5
@@ -40,8 +41,8 @@ def logs(
 ) -> None:
     """Print the log of a group's driver, to which Python, Spark and the JVM write.
 
-    On the machine where the driver was launched this is all of it. Elsewhere it is the last megabyte that the driver has
-    sent, without secrets.
+    On the machine where the driver was launched this is all of it. Elsewhere, and of a driver on a cluster, it is the last
+    megabyte that the driver has sent, without secrets.
     """
     if follow and incarnation is not None:
         raise typer.BadParameter("it follows the latest incarnation; leave --incarnation out", param_hint="--follow")
@@ -87,7 +88,8 @@ def _is_silent(store: LogStore, run: Run, group: str) -> bool:
 
 
 def _latest(store: LogStore, run: Run, group: str) -> DriverRecord | None:
-    launched = [one for one in store.drivers(run.run_id) if one.group == group and one.log_path is not None]
+    of_group = [one for one in store.drivers(run.run_id) if one.group == group]
+    launched = [one for one in of_group if one.log_path is not None or one.submission is not None]
     return launched[-1] if launched else None
 
 
@@ -117,6 +119,12 @@ def _reader(store: LogStore, run: Run, driver: DriverRecord, *, following: bool 
     Raises `ConfigurationError` if the log is on another machine, or was removed, and the driver has sent nothing of it.
     """
     where = f"the log of group {driver.group!r}, incarnation {driver.incarnation},"
+    if driver.submission is not None:
+        warn(
+            f"{where} is on its node. This is what the driver has sent of it, without secrets; what its JVM has printed, its "
+            f"manager keeps: {_command_for_output(driver.submission)}"
+        )
+        return SentReader(store, run.run_id, driver)
     if driver.log_path is None:
         raise ConfigurationError(
             f"{where} does not exist: spark-submit was not started, or its launcher keeps it elsewhere"
@@ -140,6 +148,13 @@ def _reader(store: LogStore, run: Run, driver: DriverRecord, *, following: bool 
     )
 
 
+def _command_for_output(submission: Submission) -> str:
+    try:
+        return shared_answers().managers.at(submission).output_command(submission)
+    except ManagerUnavailable as error:
+        return f"{submission.manager} at {submission.address}, {submission.id or submission.name} ({error})"
+
+
 def _read(reader: LogReader | SentReader) -> bytes:
     try:
         return reader.read()
@@ -148,7 +163,9 @@ def _read(reader: LogReader | SentReader) -> bytes:
 
 
 def _say(driver: DriverRecord) -> None:
-    err.print(f"== {driver.group}, incarnation {driver.incarnation}: {driver.log_path}", style="bold", markup=False)
+    on_cluster = None if driver.submission is None else driver.submission.id or driver.submission.name
+    place = driver.log_path or on_cluster
+    err.print(f"== {driver.group}, incarnation {driver.incarnation}: {place}", style="bold", markup=False)
 
 
 def _print(text: bytes) -> None:

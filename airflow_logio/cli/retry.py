@@ -19,6 +19,7 @@ from airflow_logio.cli.run import supervise, supervise_range
 from airflow_logio.cli.spark_options import (
     ConfOption,
     ConnectOption,
+    DeployModeOption,
     MasterOption,
     MemoryOption,
     SparkOptions,
@@ -66,6 +67,7 @@ def retry(
     driver_memory: MemoryOption = None,
     conf: ConfOption = None,
     connect: ConnectOption = None,
+    deploy_mode: DeployModeOption = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Launch the drivers and exit; refused if no supervisor would look after them"),
@@ -89,7 +91,7 @@ def retry(
         raise typer.BadParameter("runs of partitions are supervised here: leave it out", param_hint="--detach")
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
-        way = _Way(store, known, log, SparkOptions.given(master, driver_memory, conf, connect), code)
+        way = _Way(store, known, log, SparkOptions.given(master, driver_memory, conf, connect, deploy_mode), code)
         if run is None:
             raise typer.Exit(_retry_range(way, str(partition), pipeline, at_once, json_path))
         found = store.find_run(run)

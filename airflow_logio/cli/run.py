@@ -45,7 +45,14 @@ from airflow_logio.cli.preparation import (
     partitions_of,
     prepare,
 )
-from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
+from airflow_logio.cli.spark_options import (
+    ConfOption,
+    ConnectOption,
+    DeployModeOption,
+    MasterOption,
+    MemoryOption,
+    SparkOptions,
+)
 from airflow_logio.cli.upkeep import say_removed
 from airflow_logio.commands import counted, with_log
 from airflow_logio.dataflow.pipeline.days import partitioning_of
@@ -109,6 +116,7 @@ def run(
     driver_memory: MemoryOption = None,
     conf: ConfOption = None,
     connect: ConnectOption = None,
+    deploy_mode: DeployModeOption = None,
 ) -> None:
     """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it.
 
@@ -127,7 +135,7 @@ def run(
         connection_ids=pairs("--connection", connection or ()),
         run_id=run_id,
         hold_sources=hold_sources,
-        spark=SparkOptions.given(master, driver_memory, conf, connect),
+        spark=SparkOptions.given(master, driver_memory, conf, connect, deploy_mode),
         replay_seconds=replay_seconds,
         alone=alone,
         partition=partition,

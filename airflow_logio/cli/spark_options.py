@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from airflow_logio.cli.common import out, pairs, warn
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import spark_settings
-from airflow_logio.launch.spark_settings import LOCAL_MASTER, TOKEN_VARIABLE, SparkSettings
+from airflow_logio.launch.spark_settings import CLIENT_MODE, LOCAL_MASTER, TOKEN_VARIABLE, SparkSettings
 from airflow_logio.store.records.run_records import Run, Supervision
 
 _OF_THE_RUN = "Default: as the run was started"
@@ -29,6 +30,14 @@ MasterOption = Annotated[
 ]
 MemoryOption = Annotated[
     str | None, typer.Option("--driver-memory", help=f"Memory of each driver's JVM. {_OF_THE_RUN}")
+]
+DeployModeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--deploy-mode",
+        help="client: drivers are processes of this machine. cluster: the master starts them on its nodes. "
+        f"{_OF_THE_RUN}, else client",
+    ),
 ]
 ConnectOption = Annotated[
     bool | None,
@@ -60,6 +69,7 @@ class SparkOptions:
     connect: bool | None = None
     conf: Mapping[str, str | None] = field(default_factory=dict)
     """A value of None is one that was given when the run was started, and is not kept."""
+    deploy_mode: str | None = None
 
     @classmethod
     def given(
@@ -68,14 +78,19 @@ class SparkOptions:
         driver_memory: str | None = None,
         conf: Sequence[str] | None = None,
         connect: bool | None = None,
+        deploy_mode: str | None = None,
     ) -> SparkOptions:
         """As typed. Raises `typer.BadParameter`."""
+        try:
+            spark_settings.check_deploy_mode(deploy_mode)
+        except ConfigurationError as error:
+            raise typer.BadParameter(str(error), param_hint="--deploy-mode") from None
         if master is not None and "token=" in master:
             raise typer.BadParameter(
                 "a token on a command line is read by everyone on the machine: leave it out of --master, and set "
                 f"{TOKEN_VARIABLE}"
             )
-        return cls(master, driver_memory, connect, pairs("--conf", conf or ()))
+        return cls(master, driver_memory, connect, pairs("--conf", conf or ()), deploy_mode)
 
     @classmethod
     def kept(cls, run: Run) -> SparkOptions:
@@ -93,6 +108,7 @@ class SparkOptions:
             "driver_memory": self.driver_memory,
             "connect": self.connect,
             "conf": conf,
+            "deploy_mode": self.deploy_mode,
         }
         return {name: value for name, value in found.items() if value}
 
@@ -103,11 +119,13 @@ class SparkOptions:
             self.driver_memory or others.driver_memory,
             others.connect if self.connect is None else self.connect,
             {**others.conf, **self.conf},
+            self.deploy_mode or others.deploy_mode,
         )
 
     def settings(self) -> SparkSettings:
         conf = {key: value for key, value in self.conf.items() if value is not None}
-        settings = SparkSettings(master=self.master or LOCAL_MASTER, conf=conf, connect=bool(self.connect))
+        mode = self.deploy_mode or CLIENT_MODE
+        settings = SparkSettings(self.master or LOCAL_MASTER, mode, conf, connect=bool(self.connect))
         if spark_settings.is_address(settings.master):
             settings = replace(settings, token=os.environ.get(TOKEN_VARIABLE))
         return settings if self.driver_memory is None else replace(settings, driver_memory=self.driver_memory)
@@ -124,6 +142,7 @@ class SparkOptions:
             *(["--master", self.master] if self.master else []),
             *(["--driver-memory", self.driver_memory] if self.driver_memory else []),
             *(["--connect"] if self.connect else []),
+            *(["--deploy-mode", self.deploy_mode] if self.deploy_mode else []),
         ]
         for key, value in kept.get("conf", {}).items():
             words += ["--conf", f"{key}={'...' if value is None else value}"]

@@ -14,14 +14,25 @@ from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.databases import parse_url, shown
 from airflow_logio.dataflow.quantities import retention_seconds
-from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
+from airflow_logio.errors import (
+    LogInconsistent,
+    LogioError,
+    ManagerUnavailable,
+    PipelineDefinitionError,
+    ProtocolViolation,
+)
 from airflow_logio.launch.driver_folders import discard, folders_of
+from airflow_logio.launch.launcher import is_known
+from airflow_logio.launch.managers.known_managers import Managers
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import Submission
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import BY_GC
 from airflow_logio.store.rules.run_rules import GroupStates, check_removable
 from airflow_logio.store.sql.revision import check as check_schema
 from airflow_logio.supervision import keeping, tidying
+from airflow_logio.supervision.left_drivers import LeftDrivers
+from airflow_logio.supervision.manager_answers import shared_answers
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.systems.payloads import Payloads, sweep_run
 
@@ -48,8 +59,8 @@ def gc(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, but change nothing")] = False,
 ) -> None:
-    """Collect what ended runs have left in the log, the files of their drivers on this machine, and staging tables. With
-    --older-than, remove old runs altogether.
+    """Collect what ended runs have left in the log, the files of their drivers on this machine and on clusters, and staging
+    tables. With --older-than, remove old runs altogether.
 
     Running groups collect their own garbage, and a run that finishes is tidied up. So this command is for interrupted
     cleanups and for old runs. It refuses a run that has not ended.
@@ -76,9 +87,37 @@ def gc(
                 young.append(found)
         # The rows say where files are: they go last, so that the next one makes good what is interrupted here.
         discard_files([folder for found in ended for folder in folders_of(found.uid, store.drivers(found.run_id))])
+        _sweep_clusters(store, ended)
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
+
+
+def _sweep_clusters(store: LogStore, ended: Sequence[Run]) -> None:
+    """Have drivers that are left on clusters ended, and remove what drivers of runs that the log does not have left there."""
+    submitted = [one.submission for run in ended for one in store.drivers(run.run_id) if one.submission is not None]
+    if not submitted:
+        return
+    managers = shared_answers().managers
+    if late := LeftDrivers(store, managers, [run.run_id for run in ended]).look_after():
+        warn(
+            f"the end of {late} driver(s) on clusters is not confirmed yet: what supervises, and this command, ask again"
+        )
+    for manager in {managers.at(one) for one in submitted if _is_known_here(managers, one)}:
+        try:
+            if count := manager.sweep(lambda uid: is_known(store, uid)):
+                out.print(f"{count} things of earlier runs' drivers are removed from {manager.name}", markup=False)
+        except ManagerUnavailable as error:
+            warn(f"what drivers have left with {manager.name} stays: {error}")
+
+
+def _is_known_here(managers: Managers, submission: Submission) -> bool:
+    try:
+        managers.at(submission)
+    except ManagerUnavailable as error:
+        warn(f"what drivers have left with {submission.manager} at {submission.address} stays: {error}")
+        return False
+    return True
 
 
 def say_removed(store: LogStore, known: ConnectionUrls, payloads: str | None, pipeline: str) -> None:

@@ -94,7 +94,7 @@ class LocalProcessLauncher(Launcher):
         return driver_folders.discard_runs(
             self.work_dir,
             ended=lambda uids: _ended_long_ago(store, uids),
-            is_known=lambda uid: _is_known(store, uid),
+            is_known=lambda uid: is_known(store, uid),
         )
 
 
@@ -110,7 +110,8 @@ def _ended_long_ago(store: LogStore, uids: Collection[str]) -> set[str]:
     return found
 
 
-def _is_known(store: LogStore, uid: str) -> bool:
+def is_known(store: LogStore, uid: str) -> bool:
+    """Whether the log has the run of this uid. Raises `LogUnavailable`."""
     try:
         return store.find_run(uid, damaged=True).uid == uid
     except UnknownRun:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_logio.run_report.report import LastError, Replicas, Report, condition_seen
 from airflow_logio.status.authored_figures import connections_seen, pending_seen, ports_seen
-from airflow_logio.status.condition import RunCondition
+from airflow_logio.status.condition import RunCondition, what_its_manager_says
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.run_summary import driver_json, quarantined_json
 from airflow_logio.status.snapshot import Amount, ConnectionView, GroupView
@@ -113,6 +113,23 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "standby": _standby(group.load),
         "error": group.error,
         "log": group.log_path,
+        "cluster": _cluster(group),
+    }
+
+
+def _cluster(group: GroupStatus) -> dict[str, Any] | None:
+    """As what the driver was submitted to a cluster manager, and what that says while it waits."""
+    submission = group.reported or group.submission
+    if submission is None:
+        return None
+    return {
+        "manager": submission.manager,
+        "address": submission.address,
+        "namespace": submission.namespace or None,
+        "name": submission.name,
+        "id": submission.id or None,
+        "attempt": submission.attempt or None,
+        "says": what_its_manager_says(group),
     }
 
 

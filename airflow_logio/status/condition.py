@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, LAUNCHING, GroupState, RunState
 from airflow_logio.status.run_summary import Outcome
+from airflow_logio.store.records.driver_records import ManagerSaid
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, SupervisorRecord
 from airflow_logio.store.rules.allowed_rules import options_in
@@ -157,6 +159,8 @@ def _stands_still(group: GroupStatus, lease: Lease, at: float) -> bool:
     if group.state in ENDED or group.state in _STARTING:
         return True
     if group.state in LAUNCHING:
+        if what_its_manager_says(group) is not None:  # it waits there, and something looks
+            return False
         return at - group.since > lease.launch_seconds
     return group.silent_seconds is not None and group.silent_seconds > lease.seconds
 
@@ -177,7 +181,29 @@ def condition_of(status: GroupStatus) -> str:
     silent = silent_seconds(status)
     drained = status.drained_at is not None and status.state in ENDED
     words = f"{status.state.value}, drained" if drained else status.state.value
+    if (said := what_its_manager_says(status)) is not None:
+        return f"{words}, {said}"
     return words if silent is None else f"{words}, no heartbeat for {silent:.0f} s"
+
+
+SAID_SECONDS = 60.0
+"""What a cluster manager has said is shown for so long."""
+
+
+def what_its_manager_says(status: GroupStatus) -> str | None:
+    """Such as ``queued since 12:00:05 UTC: queue default``, of a driver on a cluster that has not registered; None if nothing
+    is known by now."""
+    said, age = status.manager_said, status.said_age_seconds
+    if said is None or status.state not in LAUNCHING or age is None or age > SAID_SECONDS:
+        return None
+    return saying(said)
+
+
+def saying(said: ManagerSaid) -> str:
+    """What a cluster manager says of a driver, for people."""
+    state = "its cluster manager does not answer" if said.state == "unknown" else said.state
+    since = "" if said.since is None else f" since {datetime.fromtimestamp(said.since, UTC):%H:%M:%S} UTC"
+    return f"{state}{since}{': ' if said.why else ''}{said.why}"
 
 
 def standby_of(status: GroupStatus) -> str:

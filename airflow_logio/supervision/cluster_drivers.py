@@ -10,7 +10,6 @@ for a while if the manager does not answer. Time that has counted stays counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from airflow_logio.launch.managers.cluster_manager import DriverSight
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
@@ -99,9 +98,3 @@ class ClusterDriver:
 def asked_about(status: GroupStatus) -> Submission | None:
     """What a manager is asked about: as what a registered driver says that it was submitted, else as its launcher knows."""
     return status.reported or status.submission
-
-
-def saying(said: ManagerSaid) -> str:
-    """What its manager says of a driver that has not registered, for people."""
-    since = "" if said.since is None else f" since {datetime.fromtimestamp(said.since, UTC):%H:%M:%S} UTC"
-    return f"its cluster manager says: {said.state}{since}{', ' if said.why else ''}{said.why}"

@@ -41,13 +41,14 @@ from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import BEAT_SECONDS, LeaseObserver
 from airflow_logio.protocol.replicas import SlotsSight, replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, LAUNCHING, GroupState
+from airflow_logio.status.condition import saying
 from airflow_logio.status.whole_group import deciding, members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.store.rules.described_runs import check_whole
-from airflow_logio.supervision.cluster_drivers import ClusterDriver, Judgement, asked_about, saying
+from airflow_logio.supervision.cluster_drivers import ClusterDriver, Judgement, asked_about
 from airflow_logio.supervision.manager_answers import NO_ANSWER, Answer, ManagerAnswers, shared_answers
 from airflow_logio.supervision.scaling import look_after
 
@@ -313,7 +314,11 @@ class Watcher:
                 if launching
                 else f"gave no heartbeat for {stood_still:.0f} s"
             )
-            said = f"; {saying(status.manager_said)}" if launching and status.manager_said is not None else ""
+            said = (
+                f"; its cluster manager said: {saying(status.manager_said)}"
+                if launching and status.manager_said is not None
+                else ""
+            )
             return Death(f"the driver of incarnation {status.incarnation} {what}{said}", verdict.was_taken)
         return None
 
