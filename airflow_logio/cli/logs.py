@@ -18,7 +18,7 @@ from airflow_logio.protocol.states import ENDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverRecord, Submission
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.manager_answers import shared_answers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 
 INTERRUPTED = 130
 POLL_SECONDS = 0.5

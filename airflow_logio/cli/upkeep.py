@@ -31,8 +31,8 @@ from airflow_logio.store.records.upkeep_records import BY_GC
 from airflow_logio.store.rules.run_rules import GroupStates, check_removable
 from airflow_logio.store.sql.revision import check as check_schema
 from airflow_logio.supervision import keeping, tidying
-from airflow_logio.supervision.left_drivers import LeftDrivers
-from airflow_logio.supervision.manager_answers import shared_answers
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.systems.payloads import Payloads, sweep_run
 

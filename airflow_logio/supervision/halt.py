@@ -18,7 +18,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.manager_answers import shared_answers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 
 log = logging.getLogger(__name__)
 

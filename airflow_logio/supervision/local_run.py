@@ -31,8 +31,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
 from airflow_logio.supervision.halt import end_process
-from airflow_logio.supervision.left_drivers import LeftDrivers
 from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.supervision.retry import check_days
 from airflow_logio.supervision.scaling import Stage, carry_out

@@ -11,7 +11,7 @@ dead. A driver is dead
   accuses no driver (`LeaseObserver`);
 - by deadline: it was claimed or submitted, and has not registered in time. While its cluster manager says that it waits for
   room, no time passes;
-- by its cluster manager: that has seen its exit, and it gives no heartbeat any more (`cluster_drivers.py`).
+- by its cluster manager: that has seen its exit, and it gives no heartbeat any more (`clusters/cluster_drivers.py`).
 
 A look reads the log in one statement, outside any transaction, and then writes at most one thing per dead group: that it is
 dead (`LogStore.declare_dead`), a compare-and-set on the incarnation in a transaction of its own. A host may die
@@ -48,8 +48,8 @@ from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.store.rules.described_runs import check_whole
-from airflow_logio.supervision.cluster_drivers import ClusterDriver, Judgement, asked_about
-from airflow_logio.supervision.manager_answers import NO_ANSWER, Answer, ManagerAnswers, shared_answers
+from airflow_logio.supervision.clusters.cluster_drivers import ClusterDriver, Judgement, asked_about
+from airflow_logio.supervision.clusters.manager_answers import NO_ANSWER, Answer, ManagerAnswers, shared_answers
 from airflow_logio.supervision.scaling import look_after
 
 log = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
-from airflow_logio.supervision.left_drivers import LeftDrivers
-from airflow_logio.supervision.manager_answers import shared_answers
 from airflow_logio.supervision.overdue import overdue
 from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import RecoveryOutcome, recover_group

@@ -26,8 +26,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.store.port.watch_port import Hearing
 from airflow_logio.store.records.status_records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
-from airflow_logio.supervision.left_drivers import LeftDrivers
-from airflow_logio.supervision.manager_answers import shared_answers
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.scaling import in_question
 
 log = logging.getLogger(__name__)

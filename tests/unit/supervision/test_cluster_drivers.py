@@ -14,8 +14,8 @@ from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import GroupRef, ManagerSaid, Submission
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.supervision.clusters.manager_answers import NO_ANSWER, Answer, ManagerAnswers
 from airflow_logio.supervision.look import Watcher
-from airflow_logio.supervision.manager_answers import NO_ANSWER, Answer, ManagerAnswers
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import SOMEBODY, spec
 

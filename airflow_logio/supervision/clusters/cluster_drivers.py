@@ -15,7 +15,7 @@ from airflow_logio.launch.managers.cluster_manager import DriverSight
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.store.records.driver_records import ManagerSaid, Submission
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.manager_answers import Answer
+from airflow_logio.supervision.clusters.manager_answers import Answer
 
 SILENT_SECONDS = 3 * BEAT_SECONDS
 """For so long a driver must give no heartbeat after its manager has said that it has exited."""
