@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
@@ -41,6 +41,7 @@ class SparkSessions:
         self._has_frames = has_frames
         self._lost_at: list[float] = []
         self._shares = 1
+        self._is_watched = False
         self.application: SparkApplication | None = None
         """None until the session is made."""
         self._session: Any = None
@@ -108,6 +109,22 @@ class SparkSessions:
     def apart(self, job_group: str) -> AbstractContextManager[None]:
         """Within the block, jobs that this thread starts are those of another job group; otherwise as `entered` has said."""
         return self._engine.apart(self.get(), job_group)
+
+    @contextmanager
+    def computed_once(self, check_wanted: Callable[[], None]) -> Iterator[None]:
+        """Within the block, this thread evaluates something.
+
+        Raises `LogUnavailable` behind it if Spark has computed a part of that twice, and has not noticed; and what
+        `check_wanted` raises.
+        """
+        session = self.get()
+        if not self._is_watched:
+            yield
+            return
+        from airflow_logio.spark.repeated_stages import computed_once
+
+        with computed_once(session, check_wanted):
+            yield
 
     def actions(self, job_group: str) -> Sequence[str]:
         """What an author's function has had executed in an `apart` block, in words."""
@@ -177,7 +194,7 @@ class SparkSessions:
             session = self._engine.made()
             self.application = self._engine.application(session)
             if self._has_frames:
-                _check_frames(session)
+                self._is_watched = _is_watched(session)
             made = time.monotonic()
             if self._wanted.is_set():
                 log.info("Spark session after %.1f s, warmed by the first job", made - started)
@@ -205,10 +222,12 @@ class SparkSessions:
             self._engine.stop(self._session)
 
 
-def _check_frames(session: Any) -> None:
-    from airflow_logio.spark.determinism import check_safety
+def _is_watched(session: Any) -> bool:
+    """Whether this Spark does not find out itself what it has computed twice. Raises `ConfigurationError`."""
+    from airflow_logio.spark.determinism import check_safety, guards_itself
 
     check_safety(session)
+    return not guards_itself(session)
 
 
 def warm_up(session: Any) -> None:

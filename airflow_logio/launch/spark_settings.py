@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.spark.session_safety import FRAMES_SAFETY, SHUFFLE_SAFETY
+from airflow_logio.spark.session_safety import FRAMES_SAFETY, ONE_ATTEMPT, SHUFFLE_SAFETY
 
 LOCAL_MASTER = "local[1]"
 CLIENT_MODE = "client"
@@ -67,6 +67,13 @@ FRAMES_CONF: Mapping[str, str] = {
     "spark.ui.retainedTasks": "10000",
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
+WATCHED_CONF: Mapping[str, str] = {
+    # The driver asks which stages of an evaluation ran: with adaptive execution, each job counts all stages before it.
+    "spark.ui.retainedJobs": "1000",
+    "spark.ui.retainedStages": "2000",
+    "spark.ui.retainedTasks": "100",
+}
+"""Instead of some of these, where Spark may be one that does not find out what it has computed twice (ADR-81)."""
 SEPARATORS: Mapping[str, str | None] = {
     "jars": ",",
     "files": ",",
@@ -165,17 +172,19 @@ class SparkSettings:
     connect: bool = False
     """The drivers of a run share one Spark application on a machine, whose clients they are (ADR-116)."""
 
-    def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
+    def effective_conf(
+        self, group_conf: Mapping[str, str], *, frames: bool = False, guarded: bool = True
+    ) -> dict[str, str]:
         """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
 
         `frames`: the group has operators of mode ``dataframe``. What keeps apart what a task made, and what it made when it
-        ran again, is always on; an earlier Spark ignores it. Raises `ConfigurationError` for properties that a session of a
-        Spark Connect server cannot have.
+        ran again, is always on; Spark may ignore it unless it is `guarded`. Raises `ConfigurationError` for properties that
+        a session of a Spark Connect server cannot have.
         """
         safety = FRAMES_SAFETY if frames else SHUFFLE_SAFETY
         conf = dict(BATCH_CONF)
         if frames:
-            conf |= FRAMES_CONF
+            conf |= FRAMES_CONF if guarded else {**FRAMES_CONF, **WATCHED_CONF}
         if is_client(self):
             return {**_session_conf(self, conf, group_conf), **safety}
         if self.master.startswith("local"):
@@ -189,6 +198,8 @@ class SparkSettings:
         if self.use_krb5ccache:
             conf[KERBEROS_CREDENTIALS] = "ccache"
         memory = {DRIVER_MEMORY: self.driver_memory} if self.driver_memory else {}
+        if not guarded:
+            safety = {**safety, **ONE_ATTEMPT}
         return {**conf, **group_conf, **self.conf, **memory, **safety}
 
 

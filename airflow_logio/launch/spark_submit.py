@@ -36,7 +36,8 @@ from airflow_logio.launch.spark_settings import (
     is_on_cluster,
     split_token,
 )
-from airflow_logio.spark.determinism import check_shuffle
+from airflow_logio.spark.determinism import check_shuffle, check_version, version_number
+from airflow_logio.spark.session_safety import GUARDED_SINCE
 
 TICKET_CACHE = "KRB5CCNAME"
 INHERITED = (
@@ -68,6 +69,7 @@ JAVA_VERSIONS = (17, 21)
 _NEEDED_JAVA = " or ".join(map(str, JAVA_VERSIONS))
 PYSPARK, CLIENT = "pyspark", "pyspark-client"
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_SPARK_CORE = re.compile(r"spark-core_[\d.]+-(?P<version>\d.*)\.jar")
 OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 """All groups are in one heap: its end is seen by all of them as a lost server, and blamed on none of their records."""
 NO_FILE = "spark-internal"
@@ -176,7 +178,10 @@ def group_properties(
 def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bool) -> dict[str, str]:
     """The effective Spark properties of a group with properties of its `own`. Raises `ConfigurationError`, and
     `PipelineDefinitionError` for a shuffle that `frames` cannot have."""
-    conf = settings.effective_conf(own, frames=frames)
+    version = None if is_address(settings.master) else spark_version(settings)
+    if frames and version is not None:
+        check_version(version, is_served=settings.connect)
+    conf = settings.effective_conf(own, frames=frames, guarded=_is_guarded(version))
     for argument, named in PROPERTY_OF.items():
         if not is_client(settings) and not getattr(settings, argument):
             check_given_files(named, conf.get(named))
@@ -185,12 +190,37 @@ def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bo
     return conf
 
 
+def spark_version(settings: SparkSettings) -> str | None:
+    """The version of the Spark that spark-submit starts, by its files; None where they do not tell, or where that starts the
+    driver on another machine."""
+    variables, home = environment(settings), _home(settings)
+    if home is None or is_on_cluster(settings):
+        return None
+    homes = [home, *(Path(one) for one in filter(None, [variables.get("SPARK_HOME")]))]  # a script may know another one
+    found = [[_SPARK_CORE.fullmatch(jar.name) for jar in (one / "jars").glob("spark-core_*.jar")] for one in homes]
+    if not all(found):
+        return None
+    versions = [match["version"] for jars in found for match in jars if match is not None]
+    return min(versions, key=lambda one: version_number(one) or (0, 0), default=None)
+
+
+def _is_guarded(version: str | None) -> bool:
+    number = version_number(version or "")
+    return number is not None and number >= GUARDED_SINCE
+
+
+def _home(settings: SparkSettings) -> Path | None:
+    """The folder of the Spark that is used on this machine."""
+    try:
+        return Path(find_spark_submit(settings.spark_binary, environment(settings))).parent.parent
+    except ConfigurationError:  # `check` says it, where something is to be started
+        return None
+
+
 def _of_files(settings: SparkSettings) -> dict[str, str]:
     """The properties of the file that spark-submit reads on this machine: of one that is named, else of the site's."""
-    variables = environment(settings)
-    try:
-        home = Path(find_spark_submit(settings.spark_binary, variables)).parent.parent
-    except ConfigurationError:  # `check` says it, where something is to be started
+    variables, home = environment(settings), _home(settings)
+    if home is None:
         return {}
     site = Path(variables.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.spark.engine import is_remote
-from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
+from airflow_logio.spark.session_safety import FRAMES_SINCE, GUARDED_SINCE, ONE_ATTEMPT, SHUFFLE_SAFETY
 
 _OF_NOW = re.compile(r"\b(current_timestamp|current_date|current_time|now|localtimestamp|localtime)\(", re.IGNORECASE)
 """Deterministic to Spark within one query, and another value in the next."""
@@ -67,18 +67,59 @@ def check_shuffle(conf: Mapping[str, str]) -> None:
         )
 
 
+def guards_itself(session: Any) -> bool:
+    """Whether Spark keeps apart what a task made, and what it made when it ran again."""
+    return all(session.conf.isModifiable(name) for name in SHUFFLE_SAFETY)
+
+
 def check_safety(session: Any) -> None:
-    """Refuse a Spark that would not keep apart what a task made, and what it made when it ran again.
+    """Refuse a Spark that would not keep apart what a task made, and what it made when it ran again, and of which this cannot
+    be found out.
 
     Raises `ConfigurationError`.
     """
-    if unknown := [name for name in SHUFFLE_SAFETY if not session.conf.isModifiable(name)]:
-        raise ConfigurationError(
-            f"Spark {session.version} does not know {', '.join(unknown)}, so a task that it runs again after the loss of an "
-            "executor could mix records of two computations. Operators of mode 'dataframe' need Spark 4.2 or later: install "
-            "pyspark>=4.2 (with pyspark-client of the same version, if that is installed), or set SPARK_HOME to a later Spark"
-        )
+    if not guards_itself(session):
+        if is_remote(session):
+            raise ConfigurationError(f"the Spark Connect server has Spark {session.version}{_NEEDS_GUARD}")
+        check_version(session.version)
+        for name, value in ONE_ATTEMPT.items():
+            if (found := session.conf.get(name, "")) != value:
+                raise ConfigurationError(
+                    f"{name} is {found or 'not set'}, and Spark {session.version} would mix records of two computations when "
+                    f"it runs a stage again after the loss of an executor: it was launched as another version. Set {name}="
+                    f"{value} (--conf, or the group's spark=), or use Spark 4.2 or later"
+                )
     check_shuffle({PUSHED: session.conf.get(PUSHED, "false"), MANAGER: session.conf.get(MANAGER, "sort")})
+
+
+_NEEDS_GUARD = (
+    ", which does not keep apart what a task makes before and after the loss of an executor, and says nothing of it to its "
+    "clients. Groups with operators of mode 'dataframe' need Spark 4.2 or later there; without a server (no connect, and a "
+    "master that is no sc:// address) they need Spark 4.0"
+)
+
+
+def check_version(version: str, *, is_served: bool = False) -> None:
+    """Refuse a version of Spark that cannot evaluate chains, as one that a Spark Connect server has if `is_served`.
+
+    Raises `ConfigurationError`.
+    """
+    number = version_number(version)
+    if number is None:
+        return
+    if number < FRAMES_SINCE:
+        raise ConfigurationError(
+            f"operators of mode 'dataframe' need Spark 4.0 or later, and this is {version}: install pyspark>=4.0 (with "
+            "pyspark-client of the same version, if that is installed), or set SPARK_HOME to a later Spark"
+        )
+    if is_served and number < GUARDED_SINCE:
+        raise ConfigurationError(f"a Spark Connect server would have Spark {version}{_NEEDS_GUARD}")
+
+
+def version_number(version: str) -> tuple[int, int] | None:
+    """The first two numbers of a version; None if it does not begin with them."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:

@@ -29,5 +29,17 @@ SHUFFLE_SAFETY: Mapping[str, str] = {
 }
 """Since Spark 4.2. An earlier one takes any property that it does not know, and ignores it."""
 
+ONE_ATTEMPT: Mapping[str, str] = {
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.stage.ignoreDecommissionFetchFailure": "false",
+}
+"""Where Spark may not know `SHUFFLE_SAFETY`, a job fails if what was shuffled is lost, and runs again as a whole (ADR-81).
+Properties of an application: they are set when it is launched."""
+
+GUARDED_SINCE = (4, 2)
+"""The first version of Spark that knows `SHUFFLE_SAFETY`."""
+FRAMES_SINCE = (4, 0)
+"""The first version that can evaluate chains."""
+
 FRAMES_SAFETY: Mapping[str, str] = {**WRITER_SAFETY, **SHUFFLE_SAFETY}
 """Settings that are always on in drivers that evaluate chains."""

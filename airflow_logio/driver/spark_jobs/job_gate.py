@@ -85,7 +85,8 @@ class JobGate:
         with self._faults.told_apart(where, at):
             session = self._settings.sessions.entered(self._functions.job_group, f"{self._settings.group}: {described}")
             self._probe_once(session, at)
-            yield
+            with self._settings.sessions.computed_once(self.check_wanted):
+                yield
 
     def _probe_once(self, session: Any, at: FailurePoint) -> None:
         """Before the first job, write a file that an executor must read, and read one that an executor wrote."""

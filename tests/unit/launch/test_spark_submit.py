@@ -14,8 +14,8 @@ from airflow_logio.dataflow import Pipeline, SparkSource, stateless
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
-from airflow_logio.launch.spark_submit import check, command, find_spark_submit, group_properties
-from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
+from airflow_logio.launch.spark_submit import check, command, find_spark_submit, group_properties, spark_version
+from airflow_logio.spark.session_safety import ONE_ATTEMPT, SHUFFLE_SAFETY
 
 
 def executable(path: Path) -> Path:
@@ -223,3 +223,66 @@ def test_shuffles_that_may_mix_two_attempts_are_refused_wherever_they_are_set(
 )
 def test_sparks_own_shuffles_are_as_ever(manager: str) -> None:
     assert properties(SparkSettings(conf={"spark.shuffle.manager": manager, "spark.shuffle.push.enabled": "false"}))
+
+
+# --- the version of Spark (ADR-81) -----------------------------------------------------------------------------------
+
+ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
+
+
+def home(folder: Path, *versions: str) -> dict[str, str]:
+    """The environment of a driver on a machine with a Spark that has these jars."""
+    executable(folder / "bin" / "spark-submit")
+    (folder / "jars").mkdir(exist_ok=True)
+    for version in versions:
+        (folder / "jars" / f"spark-core_2.13-{version}.jar").touch()
+    return {"SPARK_HOME": str(folder)}
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.3", "4.1.0-amzn-0", None])
+def test_a_spark_that_may_mix_two_computations_fails_a_job_whose_shuffle_is_lost(
+    version: str | None, tmp_path: Path
+) -> None:
+    """Whatever pipeline and launch say; in both modes with jobs. SPARK_HOME counts, and not what is installed."""
+    settings = SparkSettings(conf={ATTEMPTS: "4"}, env_vars=home(tmp_path, *filter(None, [version])))
+    assert spark_version(settings) == version
+    for frames in (True, False):
+        conf = properties(settings, {ATTEMPTS: "9"}, frames=frames)
+        assert {name: conf.get(name) for name in ONE_ATTEMPT} == ONE_ATTEMPT
+    assert int(properties(settings)["spark.ui.retainedStages"]) > int(
+        properties(SparkSettings())["spark.ui.retainedStages"]
+    )
+    assert properties(settings, {"spark.ui.retainedStages": "7"})["spark.ui.retainedStages"] == "7"
+
+
+def test_a_spark_that_keeps_them_apart_has_its_own_attempts(tmp_path: Path) -> None:
+    assert ATTEMPTS not in properties(SparkSettings()), "the installed one"
+    for version in ("4.2.0", "4.10.1", "5.0.0-SNAPSHOT"):
+        settings = SparkSettings(env_vars=home(tmp_path / version, version))
+        assert properties(settings, {ATTEMPTS: "9"})[ATTEMPTS] == "9"
+
+
+def test_of_two_versions_the_earlier_one_counts_and_what_is_not_known_is_no_version(tmp_path: Path) -> None:
+    """A script that is named may start another Spark than SPARK_HOME, and a cluster the one that its nodes have."""
+    assert spark_version(SparkSettings(env_vars=home(tmp_path / "mixed", "4.2.0", "4.1.1"))) == "4.1.1"
+    site = home(tmp_path / "site", "4.2.0")
+    script = executable(tmp_path / "bin" / "mine")
+    assert spark_version(SparkSettings(spark_binary=str(script), env_vars=site)) is None
+    home(tmp_path / "other", "4.1.1")
+    other = str(tmp_path / "other" / "bin" / "spark-submit")
+    assert spark_version(SparkSettings(spark_binary=other, env_vars=site)) == "4.1.1"
+    assert spark_version(SparkSettings("yarn", env_vars=site)) == "4.2.0"
+    assert spark_version(SparkSettings("yarn", "cluster", env_vars=site)) is None
+
+
+def test_a_spark_that_cannot_evaluate_chains_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    early = SparkSettings(env_vars=home(tmp_path / "early", "3.5.8"))
+    with pytest.raises(
+        ConfigurationError, match=r"^group 'frames' of pipeline 'lake': .* Spark 4\.0 or later, .* 3\.5\.8"
+    ):
+        properties(early)
+    assert properties(early, frames=False)
+    served = SparkSettings(connect=True, env_vars=home(tmp_path / "served", "4.1.3"))
+    with pytest.raises(ConfigurationError, match=r"would have Spark 4\.1\.3, .* 4\.2 or later there; without a server"):
+        properties(served)
+    assert properties(served, frames=False)
