@@ -14,8 +14,14 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """Before and after every commit and every external action of a driver."""
+    """Before and after every commit and every external action of a driver, and of the launcher of one on a cluster."""
 
+    BEFORE_SUBMISSION_NOTE = "before_submission_note"
+    """A launcher has claimed an incarnation for a driver on a cluster; the log does not say what it is about to submit."""
+    BEFORE_SUBMISSION = "before_submission"
+    """The log says what is about to be submitted; the cluster manager does not know of it."""
+    AFTER_SUBMISSION = "after_submission"
+    """The cluster manager has accepted the driver; its id is not in the log."""
     BEFORE_REGISTER = "before_register"
     AFTER_REGISTER = "after_register"
     BEFORE_RECOVERY = "before_recovery"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import parse_url, shown
 from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, SubmissionUnknown
 from airflow_logio.launch import spark_settings
@@ -49,11 +50,13 @@ def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launc
     """
     ref = GroupRef(claim.run_id, claim.group, claim.incarnation)
     noted = manager.prepare(claim, launch)
+    crash_here(CrashPoint.BEFORE_SUBMISSION_NOTE)
     if not store.submitting(claim, noted):
         raise Fenced(
             f"group {claim.group!r} was claimed by another process before incarnation {claim.incarnation} left"
         )
     log.info("group %s, incarnation %d: submitting %s to %s", claim.group, claim.incarnation, noted.name, noted.address)
+    crash_here(CrashPoint.BEFORE_SUBMISSION)
     try:
         submission = manager.submit(noted, claim, launch)
     except SubmissionUnknown as error:
@@ -63,6 +66,7 @@ def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launc
     except Exception as error:
         store.declare_dead(ref, f"launch failed: {error}", unregistered=True)
         raise
+    crash_here(CrashPoint.AFTER_SUBMISSION)
     store.note_id(ref, submission)
     store.submitted(claim, log_path=None, launcher=None)
     log.info("group %s, incarnation %d: accepted as %s", claim.group, claim.incarnation, submission.id)

@@ -49,6 +49,8 @@ IN_AUDITS = named("_audit")
 """test_audits.py, test_lake_days.py: by writers that own a day, with SQL that must find no fault in it."""
 IN_EXTERNAL_WRITES = named("_external_write")
 """test_writers.py: by writers of an author's own external systems."""
+IN_SUBMISSIONS = named("_submission", "_submission_note")
+"""unit/launch/test_cluster_launch.py: by launchers of drivers on clusters."""
 
 ELSEWHERE = frozenset(
     IN_SPARK
@@ -69,6 +71,7 @@ ELSEWHERE = frozenset(
     + IN_EXTERNAL_WRITES
     + IN_SWITCHES
     + IN_AUDITS
+    + IN_SUBMISSIONS
 )
 """Gone through by the suites named above, and not by `acceptance/test_crash_points.py`."""
 

@@ -23,7 +23,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.supervision.stop_run import StopMode, StopRun
-from tests.support.crash_sites import IN_CLEARINGS, IN_LAKES, IN_STAGINGS
+from tests.support.crash_sites import IN_CLEARINGS, IN_LAKES, IN_STAGINGS, IN_SUBMISSIONS
 from tests.support.storm.outages import Outage
 from tests.support.storm.places import Place
 from tests.support.storm.plan import Happening
@@ -41,7 +41,7 @@ WILD_SECONDS = 60.0
 """After which only what was planned comes until all of it has: on a slow machine, drivers that always die notice nothing."""
 COMES_WITHIN_SECONDS = 150.0
 """All that was planned; after that, the storm ends without it."""
-POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES + IN_CLEARINGS + IN_STAGINGS)
+POINTS = tuple(point for point in CrashPoint if point not in IN_LAKES + IN_CLEARINGS + IN_STAGINGS + IN_SUBMISSIONS)
 
 
 def armed(seed: int, groups: tuple[str, ...]) -> dict[tuple[str, int], str]:
