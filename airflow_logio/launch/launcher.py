@@ -220,7 +220,10 @@ def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], 
         cluster_launch.check_possible(settings, context.log_url, standby=needs.standby)
         context.managers.for_settings(settings, conf).check(settings, conf)
         check_no_secrets(
-            {**conf, **settings.env_vars}, known_secrets((context.log_url, *context.connections.values()), root)
+            conf,
+            known_secrets((context.log_url, *context.connections.values()), root),
+            variables=settings.env_vars,
+            settings=settings.texts(),
         )
     else:
         environment = environment_of(run.spec.key.pipeline, needs.environment, settings)

@@ -40,8 +40,9 @@ _NO_SECRET = re.compile(r"[\"']?(?:[+\-]?[\d.,_]+%?|none|null|true|false)[\"',;)
 _IN_URL = re.compile(r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}@")
 _BEARER = re.compile(r"(?i:\b(bearer|basic)) +[\w.~+/=\-]{8,4096}")
 
-OF_PROCESSES = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.", "spark.executorEnv.")
-"""How properties begin that are variables of processes on nodes."""
+OF_DRIVERS = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
+"""How properties begin that are variables of drivers. Executors (``spark.executorEnv.``) have no other way to a secret of
+their own, such as a key of a store: theirs are refused only where they hold one of ours."""
 _INSTEAD = (
     "the manager shows it to all who may look. Leave it out there, and put it into the file or the Secret that tells drivers "
     "where the log is (docs/how-to/run-on-a-cluster.md): a URL under `connections`, a variable that `Pipeline(environment=)` "
@@ -114,24 +115,37 @@ def _secrets(url: str) -> list[str]:
     return [one for one in (password, unquote(password), *named) if one]
 
 
-# --- what a cluster manager shows ---------------------------------------------------------------------------------------
+# --- what a cluster manager shows -------------------------------------------------------------------------------------
 
 
-def check_no_secrets(conf: Mapping[str, str], secrets: Collection[str]) -> None:
-    """Refuse properties that hold a secret: one of `secrets` (`redaction.known_secrets`), or a URL with a password.
+def check_no_secrets(
+    conf: Mapping[str, str],
+    secrets: Collection[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse what is submitted with a driver if it holds a secret: one of `secrets` (`known_secrets`), a URL with a password,
+    or, as a variable of the driver, what is called like one.
 
-    Variables that a manager is sent beside properties are checked as `conf`, too. No message repeats a value. Raises
-    `ConfigurationError`.
+    `conf` are properties, `variables` the driver's environment, `settings` other arguments by name. No message repeats a
+    value. Raises `ConfigurationError`.
     """
-    for name, value in sorted(conf.items()):
-        if (found := _secret_in(value, secrets)) is not None:
-            what = "the variable" if name.startswith(OF_PROCESSES) or not name.startswith("spark.") else "the property"
-            raise ConfigurationError(f"{what} {name} of a driver on a cluster holds {found}: {_INSTEAD}")
+    own = {name: name for name in variables or {}}
+    for prefix in OF_DRIVERS:
+        own |= {name: name.removeprefix(prefix) for name in conf if name.startswith(prefix)}
+    for kind, given in (("property", conf), ("variable", variables or {}), ("setting", settings or {})):
+        for name, value in sorted(given.items()):
+            found = _secret_in(value, secrets)
+            if found is None and name in own and _NAME.search(own[name]) and _is_secret(value):
+                found = "what is called like a secret"
+            if found is not None:
+                raise ConfigurationError(f"{kind} {name} of a driver on a cluster holds {found}: {_INSTEAD}")
 
 
 def _secret_in(value: str, secrets: Collection[str]) -> str | None:
     if has_password(value):
         return "a URL with a password"
     if any(secret in value for secret in secrets):
-        return "a secret of the log, of a connection, of the payload store or of the environment"
+        return "a secret of the log, of a connection or of the payload store"
     return None

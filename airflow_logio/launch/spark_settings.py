@@ -172,6 +172,11 @@ class SparkSettings:
     connect: bool = False
     """The drivers of a run share one Spark application on a machine, whose clients they are (ADR-116)."""
 
+    def texts(self) -> dict[str, str]:
+        """The settings that are text, by name; a token is not among them."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "token"}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
+
     def effective_conf(
         self, group_conf: Mapping[str, str], *, frames: bool = False, guarded: bool = True
     ) -> dict[str, str]:

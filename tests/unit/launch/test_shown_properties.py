@@ -12,11 +12,16 @@ SECRETS = known_secrets(
     "s3://AKIA123456@bucket/payloads?token=p4yload-token",
     {"SHOP_TOKEN": "sh0p-token", "SHOP_TOKEN_FILE": "/run/token", "RETRIES_OF_TOKEN": "17", "HOME": "/home/logio"},
 )
-OF_NODES = ("spark.yarn.appMasterEnv.X", "spark.kubernetes.driverEnv.X", "spark.executorEnv.X", "LOGIO_X")
-"""The last is a variable that a standalone master's REST is sent."""
+NAMES = [
+    "spark.yarn.appMasterEnv.X",
+    "spark.kubernetes.driverEnv.X",
+    "spark.executorEnv.X",
+    "spark.driver.extraJavaOptions",
+    "spark.logio.x",
+]
 
 
-@pytest.mark.parametrize("name", [*OF_NODES, "spark.driver.extraJavaOptions", "spark.app.name", "spark.logio.x"])
+@pytest.mark.parametrize("kind", ["property", "variable", "setting"])
 @pytest.mark.parametrize(
     "secret",
     [
@@ -30,15 +35,31 @@ OF_NODES = ("spark.yarn.appMasterEnv.X", "spark.kubernetes.driverEnv.X", "spark.
         "jdbc:postgresql://u:pw@host/db",
     ],
 )
-def test_a_secret_is_refused_wherever_it_stands(name: str, secret: str) -> None:
-    for value in (secret, f"-Dx={secret} -Dy=1"):
-        with pytest.raises(ConfigurationError) as refused:
-            check_no_secrets({"spark.a": "1", name: value}, SECRETS)
-        assert name in str(refused.value)
-        assert "LOGIO_CONNECTIONS" not in str(refused.value) and "`environment`" in str(refused.value)
-        assert secret not in str(refused.value), "no message repeats a value"
-        kind = "the variable" if name in OF_NODES else "the property"
-        assert str(refused.value).startswith(f"{kind} {name} ")
+def test_a_secret_is_refused_wherever_it_stands(kind: str, secret: str) -> None:
+    for name in NAMES if kind == "property" else ["jars"]:
+        for value in (secret, f"-Dx={secret} -Dy=1"):
+            with pytest.raises(ConfigurationError) as refused:
+                check({name: value}, kind, SECRETS)
+            assert str(refused.value).startswith(f"{kind} {name} of a driver on a cluster holds ")
+            assert "`environment`" in str(refused.value)
+            assert secret not in str(refused.value), "no message repeats a value"
+
+
+def check(values: dict[str, str], kind: str, secrets: frozenset[str]) -> None:
+    more = {f"{kind}s": values} if kind != "property" else {}
+    check_no_secrets({"spark.a": "1"} if more else values, secrets, **more)
+
+
+def test_a_variable_of_a_driver_that_is_called_like_a_secret_is_refused() -> None:
+    for name in ("spark.yarn.appMasterEnv.SHOP_TOKEN", "spark.kubernetes.driverEnv.DB_PASSWORD"):
+        with pytest.raises(ConfigurationError, match=rf"property {name} .* holds what is called like a secret"):
+            check_no_secrets({name: "0123"[::-1] + "abcd"}, ())
+    with pytest.raises(ConfigurationError, match=r"variable API_KEY .* holds what is called like a secret"):
+        check_no_secrets({}, (), variables={"API_KEY": "abcdef"})
+    check_no_secrets({"spark.executorEnv.AWS_SECRET_ACCESS_KEY": "abcdef"}, ())
+    check_no_secrets({"spark.kubernetes.driver.secretKeyRef.SHOP_TOKEN": "shop:token"}, ())
+    check_no_secrets({"spark.kubernetes.driverEnv.TOKEN_FILE": "/run/token"}, (), variables={"TOKENS": "17"})
+    check_no_secrets({"spark.hadoop.fs.s3a.secret.key": "abcdef"}, ())
 
 
 def test_what_is_no_secret_passes() -> None:
