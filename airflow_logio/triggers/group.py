@@ -157,12 +157,11 @@ class LogioGroupTrigger(LogTrigger):
         it builds an API server in its own process, and Airflow cancels what it waits for in each of its rounds.
         """
         self._tell_no_more()
+        await super().cleanup()
         current = asyncio.current_task()
-        if current is None or not current.cancelling() or self._is_followed:
-            await super().cleanup()
-            return
-        self._is_followed = True
-        asyncio.get_running_loop().call_later(FOLLOW_SECONDS, self._begin_to_follow)
+        if current is not None and current.cancelling() and not self._is_followed:
+            self._is_followed = True
+            asyncio.get_running_loop().call_later(FOLLOW_SECONDS, self._begin_to_follow)
 
     def _begin_to_follow(self) -> None:
         follows = asyncio.get_running_loop().create_task(self._follow_task())
