@@ -199,6 +199,16 @@ def what_its_manager_says(status: GroupStatus) -> str | None:
     return saying(said)
 
 
+def place_on_cluster(status: GroupStatus) -> str:
+    """As what its driver was submitted to a cluster manager, such as ``yarn: application_17_0001, attempt 2``; empty for a
+    process of the machine that launched it."""
+    found = status.reported or status.submission
+    if found is None:
+        return ""
+    attempt = f", attempt {found.attempt}" if found.attempt else ""
+    return f"{found.manager}: {found.id or found.name}{attempt}"
+
+
 def saying(said: ManagerSaid) -> str:
     """What a cluster manager says of a driver, for people."""
     state = "its cluster manager does not answer" if said.state == "unknown" else said.state

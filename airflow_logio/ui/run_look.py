@@ -17,7 +17,7 @@ from airflow_logio.run_report import as_json
 from airflow_logio.run_report.causes import STOPPED, cause_of, most_pressing
 from airflow_logio.run_report.report import WORKING, Replicas, Report
 from airflow_logio.status.authored_figures import AuthoredConnections
-from airflow_logio.status.condition import condition_of, standby_of
+from airflow_logio.status.condition import condition_of, place_on_cluster, standby_of
 from airflow_logio.status.run_summary import quarantined_json
 from airflow_logio.status.snapshot import ConnectionView, GroupView, Snapshot
 from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT, Load
@@ -147,6 +147,7 @@ def _of_status(status: GroupStatus, *, shown: bool, ids_shown: bool) -> dict[str
         "process": None if identity is None else f"{identity.pid or identity.parent_pid} on {identity.host}",
         "heartbeat_seconds_ago": status.beat_age_seconds,
         "standby": standby_of(status),
+        "cluster": place_on_cluster(status),
         **_load(status.load if status.state in WORKING else None, ids_shown=ids_shown),
         "spark": _spark(status.load),
     }

@@ -55,6 +55,7 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
           <Fact name="records received / sent" value={`${count(one.received.records)} / ${count(one.sent.records)}`} />
           <Fact name="writes applied / pending" value={`${count(one.writes)} / ${count(one.pending_writes)}`} />
           <Fact name="standby" value={one.standby} />
+          <Fact name="on the cluster" value={one.cluster} />
           <Fact name="Spark application" value={one.spark?.application ?? ""} />
         </dl>
       )}

@@ -44,6 +44,8 @@ interface Figures {
   call: string;
   spark: Spark | null;
   standby: string;
+  /** As what its driver was submitted to a cluster manager; empty for a process of the launching machine. */
+  cluster: string;
   received: Amount;
   sent: Amount;
   writes: number;

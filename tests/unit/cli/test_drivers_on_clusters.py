@@ -11,6 +11,7 @@ from msgspec import structs
 
 from airflow_logio.cli.app import main
 from airflow_logio.cli.spark_options import SparkOptions
+from airflow_logio.status.condition import place_on_cluster
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef, ManagerSaid, Submission
@@ -83,3 +84,12 @@ def test_the_deploy_mode_is_kept_with_the_run_and_another_one_refused() -> None:
     assert SparkOptions.given("local[2]").over(given).deploy_mode == "cluster"
     with pytest.raises(typer.BadParameter, match="none of Spark's"):
         SparkOptions.given(deploy_mode="clustered")
+
+
+def test_the_page_says_as_what_a_driver_was_submitted(store: LogStore) -> None:
+    claim = submitted(store)
+    assert place_on_cluster(store.group(claim.run_id, "g")) == f"standalone: {SUBMISSION.id}"
+    store.register(
+        claim, SOMEBODY, reported=structs.replace(SUBMISSION, manager="yarn", id="application_1_1", attempt=2)
+    )
+    assert place_on_cluster(store.group(claim.run_id, "g")) == "yarn: application_1_1, attempt 2"
