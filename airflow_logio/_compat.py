@@ -13,6 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import airflow.sdk
 import psutil
@@ -63,6 +64,7 @@ __all__ = [
     "note_waiting",
     "page_action_conn_id",
     "page_conn_id",
+    "page_path",
     "pods_end_with_their_task",
     "poll_interval",
     "readable_dags",
@@ -438,6 +440,14 @@ def page_conn_id() -> str:
 def page_action_conn_id() -> str:
     """Option ``[logio] page_action_conn_id``: the connection of the log with which the page changes runs."""
     return str(conf.get("logio", "page_action_conn_id", fallback="") or page_conn_id())
+
+
+def page_path() -> str:
+    """The path below which Airflow's own page is, without a slash at its end; empty where it is at the root.
+
+    Airflow 3.2 loads the bundle of a page from where its own script is, later versions from its page.
+    """
+    return urlsplit(str(conf.get("api", "base_url", fallback="") or "")).path.rstrip("/")
 
 
 PAGE_NEEDS: Mapping[str, Collection[str]] = {

@@ -76,8 +76,7 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         why_no_run=why_no_run,
         waiting=waiting_for_input,
     )
-    # Relative to where Airflow's own page is, which may be below a path.
-    bundle = f"{PREFIX.removeprefix('/')}/assets/{address(PLUGIN)}"
+    bundle = f"{_compat.page_path()}{PREFIX}/assets/{address(PLUGIN)}"
     views = [
         {"name": NAME, "bundle_url": bundle, "destination": place, "url_route": route, "category": "browse"}
         for place, route in ROUTES.items()

@@ -10,6 +10,7 @@ os.environ.update(
     AIRFLOW_HOME=_HOME,
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__API_AUTH__JWT_SECRET="of these tests",  # tasks that run in this process ask for it below Airflow 3.3
     AIRFLOW__LOGIO__POLL_INTERVAL="0.01",
 )
 

@@ -94,9 +94,20 @@ def test_airflow_loads_it_with_one_bundle_in_four_places(api: TestClient) -> Non
     (plugin,) = [one for one in plugins_manager._get_plugins()[0] if isinstance(one, LogioPlugin)]
     assert {one["destination"]: one["url_route"] for one in plugin.react_apps} == ROUTES
     assert {(one["name"], one["bundle_url"]) for one in plugin.react_apps} == {
-        (NAME, f"logio/assets/{address(PLUGIN)}")
+        (NAME, f"/logio/assets/{address(PLUGIN)}")
     }
     assert [one["url_prefix"] for one in plugin.fastapi_apps] == [PREFIX]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "path"),
+    [("", ""), ("http://host:8080", ""), ("https://host/", ""), ("https://host/team/airflow/", "/team/airflow")],
+)
+def test_its_bundle_is_below_the_path_of_airflow(base_url: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow 3.2 looks for it from where its own script is, if it is not told the path from the root."""
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
+    bundles = {one["bundle_url"] for one in LogioPlugin().react_apps}
+    assert bundles == {f"{path}/logio/assets/{address(PLUGIN)}"}
 
 
 def test_the_address_of_a_run_is_that_of_its_tab() -> None:
