@@ -5,12 +5,14 @@ Where Kubernetes does something a moment later (its garbage collector), the answ
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.kubernetes import real
@@ -167,6 +169,50 @@ def test_a_namespace_that_is_not_there_has_nothing_and_takes_nothing(api: Api) -
 def test_what_is_wrong_is_refused(api: Api, space: str, plural: str, one: Object) -> None:
     refused(422, "Invalid", api.create, f"{space}/{plural}", one)
     assert names(api.get(f"{space}/{plural}")) == []
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"env": [{"name": "A", "value": 5}]},
+        {"args": ["--port", 5]},
+        {"command": [True]},
+        {"resources": {"requests": {"memory": "512MB"}}},
+        {"resources": {"limits": {"cpu": "many"}}},
+    ],
+    ids=lambda container: next(iter(container)),
+)
+def test_what_has_another_type_is_refused(api: Api, space: str, container: Object) -> None:
+    one = pod("one")
+    one["spec"]["containers"][0].update(container)
+    refused(400, "BadRequest", api.create, f"{space}/pods", one)
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_metadata_and_data_are_text(api: Api, space: str, field: str) -> None:
+    refused(400, "BadRequest", api.create, f"{space}/configmaps", config_map("one", **{field: {"a": 5}}))
+    refused(400, "BadRequest", api.create, f"{space}/configmaps", {"metadata": {"name": "one"}, "data": {"a": 5}})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"restartPolicy": "never"},
+        {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "a", "emptyDir": {}}]},
+    ],
+    ids=lambda spec: next(iter(spec)),
+)
+def test_a_pod_whose_spec_contradicts_itself_is_refused(api: Api, space: str, spec: Object) -> None:
+    one = pod("one")
+    one["spec"].update(spec)
+    refused(422, "Invalid", api.create, f"{space}/pods", one)
+
+
+def test_two_mounts_at_a_path_are_refused(api: Api, space: str) -> None:
+    one = pod("one")
+    one["spec"]["volumes"] = [{"name": "a", "emptyDir": {}}]
+    one["spec"]["containers"][0]["volumeMounts"] = [{"name": "a", "mountPath": "/a"}] * 2
+    refused(422, "Invalid", api.create, f"{space}/pods", one)
 
 
 def test_a_mount_of_no_volume_is_refused(api: Api, space: str) -> None:
@@ -453,6 +499,25 @@ def test_a_watch_without_a_version_begins_with_what_there_is(api: Api, space: st
         api.create(f"{space}/pods", pod(name))
     with api.watch(f"{space}/pods", {"fieldSelector": "metadata.name=two"}) as events:
         assert _seen(next(events)) == ("ADDED", "two")
+
+
+def test_a_watch_speaks_websocket(url: str, api: Api, space: str) -> None:
+    """The client of Spark asks for it."""
+
+    async def seen(origin: str | None) -> tuple[list[tuple[str, str]], bool]:
+        path = f"{url}{space}/pods?watch=true"
+        async with aiohttp.ClientSession() as session, session.ws_connect(path, origin=origin) as watch:
+            found = [_seen(await watch.receive_json())]
+            await watch.ping(b"are you there")
+            api.create(f"{space}/pods", pod("two", annotations={"long": "a" * 70_000}))
+            found.append(_seen(await watch.receive_json()))
+            await watch.ping(b"and now")
+            return found, await watch.close()
+
+    api.create(f"{space}/pods", pod("one"))
+    with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+        asyncio.run(seen(None))
+    assert asyncio.run(seen(url)) == ([("ADDED", "one"), ("ADDED", "two")], True)
 
 
 def test_a_watch_ends_after_its_time(api: Api, space: str) -> None:

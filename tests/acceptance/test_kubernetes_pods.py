@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_logio.launch.spark_submit import find_spark_submit
 from tests.support import hosts
+from tests.support.kubernetes import real
 from tests.support.kubernetes.api_server import ApiServer, api_server
 from tests.support.kubernetes.client import Api
 from tests.support.kubernetes.kubelet import Kubelet, kubelet
 from tests.support.kubernetes.problems import Object, Problem
+from tests.support.kubernetes.real import Kubernetes
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+BUILT = pytest.mark.skipif(real.why_not() is not None, reason=str(real.why_not()))
 SPACE = "/api/v1/namespaces/default"
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with api_server() as one:
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    with real.kubernetes(tmp_path_factory.mktemp("kubernetes")) as one:
         yield one
 
 
+@pytest.fixture(params=["small", pytest.param("real", marks=BUILT)])
+def server(request: pytest.FixtureRequest) -> Iterator[ApiServer | Kubernetes]:
+    if request.param == "small":
+        with api_server() as one:
+            yield one
+    else:
+        shared = request.getfixturevalue("kubernetes")
+        yield shared
+        api = Api(shared.url)
+        for plural in ("pods", "services", "configmaps", "secrets"):
+            api.delete(f"{SPACE}/{plural}", {"gracePeriodSeconds": 0}, {"fieldSelector": "metadata.name!=kubernetes"})
+        eventually(lambda: not api.get("/api/v1/pods")["items"], what="no pods are left")
+        api.close()
+
+
 @pytest.fixture
-def api(server: ApiServer) -> Iterator[Api]:
+def api(server: ApiServer | Kubernetes) -> Iterator[Api]:
     one = Api(server.url)
     yield one
     one.close()
 
 
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Kubelet]:
+def cluster(server: ApiServer | Kubernetes, tmp_path: Path) -> Iterator[Kubelet]:
     with kubelet(server.url, tmp_path / "kubelet", shared=[tmp_path]) as one:
         yield one
 
@@ -253,7 +277,7 @@ def test_the_entrypoint_passes_signals_and_exit_codes(api: Api, cluster: Kubelet
 
 
 def test_the_kubelet_outlives_an_outage_of_the_server(
-    server: ApiServer, api: Api, cluster: Kubelet, tmp_path: Path
+    server: ApiServer | Kubernetes, api: Api, cluster: Kubelet, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     start(api, "one", f"until [ -e {go} ]; do sleep 0.1; done; exit 4")
@@ -264,3 +288,63 @@ def test_the_kubelet_outlives_an_outage_of_the_server(
     eventually(lambda: pod.exit_code is not None, what="it ends meanwhile")
     server.come_back()
     assert terminated(ended(api, "one"))["exitCode"] == 4
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+JOB = """
+import json, socket, sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+numbers = spark.sparkContext.parallelize(range(int(sys.argv[1])), 3)
+total = numbers.sum()
+places = sorted(set(numbers.map(lambda _: socket.gethostname()).collect()))
+print("RESULT", json.dumps({"total": total, "on": places, "here": socket.gethostname()}), flush=True)
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_spark_runs_a_job_on_an_executor_and_leaves_nothing_of_a_deleted_driver(
+    server: ApiServer | Kubernetes, api: Api, cluster: Kubelet, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    conf = {
+        "spark.kubernetes.container.image": "spark",
+        "spark.kubernetes.driver.master": f"http://{cluster.network.address}:{server.port}",
+        "spark.kubernetes.driver.pod.name": "driver",
+        "spark.kubernetes.executor.podNamePrefix": "of-the-driver",
+        "spark.kubernetes.report.interval": "1s",
+        "spark.executor.instances": "1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.ui.enabled": "false",
+    }
+    options = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    where = ["--master", f"k8s://{server.url}", "--deploy-mode", "cluster", "--name", "job"]
+    submitted = subprocess.run(
+        [find_spark_submit(None, os.environ), *where, *options, f"local://{tmp_path}/job.py", "1000"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+    )
+    driver = cluster.pod("driver")
+    assert submitted.returncode == 0, submitted.stderr[-3000:] + driver.log[-3000:]
+    [result] = [line for line in driver.log.splitlines() if line.startswith("RESULT ")]
+    expected = {"total": 499_500, "on": ["of-the-driver-exec-1"], "here": "driver"}
+    assert json.loads(result.removeprefix("RESULT ")) == expected
+    assert (ended(api, "driver")["phase"], cluster.pod("of-the-driver-exec-1").exit_code) == ("Succeeded", 0)
+    assert left_in(api) != []
+    api.delete(f"{SPACE}/pods/driver")
+    eventually(lambda: left_in(api) == [], what="all of it is collected")
+
+
+def left_in(api: Api) -> list[str]:
+    """Names of what is no pod."""
+    found = [one for path in ("configmaps", "services") for one in api.get(f"{SPACE}/{path}")["items"]]
+    found += api.get(POLICIES)["items"]
+    return [one["metadata"]["name"] for one in found if one["metadata"]["name"] != "kubernetes"]

@@ -220,6 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
         since = int(version) if version not in {"", "0"} else None
         seconds = float(asked.query.get("timeoutSeconds", "1800"))
         framed = (self.headers.get("Upgrade") or "").lower() == "websocket"
+        if framed and not self.headers.get("Origin"):
+            raise Problem(HTTPStatus.FORBIDDEN, "", "null origin")
         write = self._begin_frames() if framed else self._begin_chunks()
         ends = time.monotonic() + seconds
         for event in self.server.objects.watch(asked.resource, asked.namespace, holds, since):
@@ -256,16 +258,23 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         if not framed:
             return True
-        first = self.rfile.read(2)
+        first = self._exactly(2)
         if len(first) < 2:
             return True
         size = first[1] & 127
         if size >= 126:
-            size = int.from_bytes(self.rfile.read(2 if size == 126 else 8), "big")
-        mask, payload = self.rfile.read(4), self.rfile.read(size)
+            size = int.from_bytes(self._exactly(2 if size == 126 else 8), "big")
+        mask, payload = self._exactly(4), self._exactly(size)
         if first[0] & 15 == 9:  # ping, which is answered with what it holds
             _send_frame(self.connection, 10, bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload)))
         return first[0] & 15 == 8
+
+    def _exactly(self, size: int) -> bytes:
+        """Fewer at the end. Not by `rfile`, which reads ahead: the socket would then seem to have nothing more."""
+        found = b""
+        while len(found) < size and (come := self.connection.recv(size - len(found))):
+            found += come
+        return found
 
 
 def _send_frame(connection: socket.socket, sort: int, data: bytes) -> None:

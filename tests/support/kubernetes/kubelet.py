@@ -138,12 +138,8 @@ class Kubelet:
         """A node that is cut off or lost is taken out of the cluster: its pods fail, and are deleted without its consent."""
         with self._lock:
             for pod in [pod for pod in self._pods.values() if pod.node == node]:
-                try:
-                    self._disrupt(pod, "DeletionByPodGC", "PodGC: node no longer exists", phase="Failed")
+                if self._disrupt(pod, "DeletionByPodGC", "PodGC: node no longer exists", phase="Failed"):
                     self.api.delete(_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}})
-                except Problem as problem:
-                    if problem.code != 404:
-                        raise
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -297,14 +293,23 @@ class Kubelet:
                 self._set_condition(pod, _condition("Ready", "False", "NodeNotReady", "Node is not ready"))
                 pod.reported = {}
 
-    def _disrupt(self, pod: Pod, reason: str, message: str, phase: str | None = None) -> None:
-        self._set_condition(pod, _condition("DisruptionTarget", "True", reason, message), phase)
+    def _disrupt(self, pod: Pod, reason: str, message: str, phase: str | None = None) -> bool:
+        return self._set_condition(pod, _condition("DisruptionTarget", "True", reason, message), phase)
 
-    def _set_condition(self, pod: Pod, condition: Object, phase: str | None = None) -> None:
-        given = self.api.get(_path(pod))
+    def _set_condition(self, pod: Pod, condition: Object, phase: str | None = None) -> bool:
+        """Whether the API still has it: another pod may have its name now."""
+        try:
+            given = self.api.get(_path(pod))
+        except Problem as problem:
+            if problem.code != 404:
+                raise
+            return False
+        if given["metadata"]["uid"] != pod.uid:
+            return False
         others = [one for one in given["status"].get("conditions") or [] if one["type"] != condition["type"]]
         status = {"conditions": [*others, condition], **({"phase": phase} if phase else {})}
         self.api.merge(f"{_path(pod)}/status", {"metadata": {"uid": pod.uid}, "status": status})
+        return True
 
 
 @contextmanager

@@ -85,8 +85,7 @@ class Kubernetes:
             "--disable-admission-plugins=ServiceAccount",
         )
         self._ports = ports
-        self.open()
-        eventually(self._is_ready, what="the API server is ready", timeout=240, every=0.1)
+        self.come_back()
         user = {"clusters": [{"name": "it", "cluster": {"server": self.url}}], "users": [{"name": "it", "user": {}}]}
         context = {"current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}]}
         settings = self._written("kubeconfig", json.dumps({"apiVersion": "v1", "kind": "Config", **user, **context}))
@@ -98,15 +97,21 @@ class Kubernetes:
             "--secure-port=0",
         )
 
-    def open(self) -> None:
+    def come_back(self) -> None:
         """It can be reached, at the port that it has always had."""
         self._begin("proxy", f"0.0.0.0:{self.port}", f"https://{HERE}:{self._ports['api']}")
+        eventually(self._is_ready, what="the API server is ready", timeout=240, every=0.1)
 
-    def shut(self) -> None:
+    def go_down(self) -> None:
         """It cannot be reached: all watches and other connections end. Its own parts go on."""
         proxy = self.parts.pop("proxy")
         proxy.kill()
         proxy.wait(timeout=60)
+
+    def break_watches(self) -> None:
+        """All watches end, and other connections, too."""
+        self.go_down()
+        self.come_back()
 
     def close(self) -> None:
         for part in self.parts.values():

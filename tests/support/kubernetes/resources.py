@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _VARIABLE = re.compile(r"[ -<>-~]+")
+_QUANTITY = re.compile(r"[+-]?\d+(\.\d*)?([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+_RESTARTS = ("Always", "OnFailure", "Never")
 _BYTES = 1024 * 1024
 """What the values of a config map or a secret may have in all."""
 
@@ -67,11 +69,40 @@ Faults = Iterator[tuple[str, str]]
 def check(resource: Resource, one: Object) -> None:
     """Refuse what Kubernetes refuses of a new or changed object (`Problem`)."""
     metadata = one["metadata"]
-    if any(not isinstance(value, str) for value in (metadata.get("labels") or {}).values()):
-        raise bad_request(f'{resource.kind} in version "v1" cannot be handled as a {resource.kind}: labels are strings')
+    for field in _mistyped(resource, one):
+        message = (
+            f'{resource.kind} in version "v1" cannot be handled as a {resource.kind}: json: cannot unmarshal {field}'
+        )
+        raise bad_request(message)
     name = str(metadata.get("name", ""))
     for field, why in (*_metadata(resource, metadata), *_CHECKS.get(resource.plural, _nothing)(one)):
         raise invalid(resource.kind, name, field, why)
+
+
+def _mistyped(resource: Resource, one: Object) -> Iterator[str]:
+    """Fields that hold something else than text or a quantity, of those that callers fill."""
+    texts: dict[str, Any] = {f"metadata.{field}": one["metadata"].get(field) for field in ("labels", "annotations")}
+    if resource.plural in {"configmaps", "secrets"}:
+        texts.update({field: one.get(field) for field in ("data", "stringData")})
+    yield from (field for field, values in texts.items() if not _are_texts(values))
+    for container in ((one.get("spec") or {}).get("containers") or []) if resource is PODS else ():
+        yield from _mistyped_of(container)
+
+
+def _mistyped_of(container: Object) -> Iterator[str]:
+    for field in ("args", "command"):
+        if not _are_texts(dict(enumerate(container.get(field) or []))):
+            yield field
+    if not _are_texts({number: variable.get("value") for number, variable in enumerate(container.get("env") or [])}):
+        yield "env"
+    for sort in ("limits", "requests"):
+        quantities = ((container.get("resources") or {}).get(sort) or {}).values()
+        if not all(_QUANTITY.fullmatch(str(quantity)) for quantity in quantities):
+            yield f"resources.{sort}"
+
+
+def _are_texts(values: Mapping[Any, object] | None) -> bool:
+    return all(value is None or isinstance(value, str) for value in (values or {}).values())
 
 
 def _metadata(resource: Resource, metadata: Object) -> Faults:
@@ -142,6 +173,10 @@ def _pod(pod: Object) -> Faults:
     names = {volume.get("name") for volume in spec.get("volumes") or []}
     for place, container in enumerate(spec.get("containers") or []):
         yield from ((f"spec.containers[{place}].{field}", why) for field, why in _container(container, names))
+    if spec.get("restartPolicy", "Never") not in _RESTARTS:
+        yield "spec.restartPolicy", f'Unsupported value: "{spec["restartPolicy"]}"'
+    if len(names) < len(spec.get("volumes") or []):
+        yield "spec.volumes", "Duplicate value"
     for place, volume in enumerate(spec.get("volumes") or []):
         if not _LABEL.fullmatch(str(volume.get("name", ""))) or len(volume["name"]) > 63:
             yield f"spec.volumes[{place}].name", f'Invalid value: "{volume.get("name", "")}"'
@@ -154,6 +189,9 @@ def _container(container: Object, volumes: set[Any]) -> Faults:
     for number, mount in enumerate(container.get("volumeMounts") or []):
         if mount.get("name") not in volumes:
             yield f"volumeMounts[{number}].name", f'Not found: "{mount.get("name")}"'
+    paths = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
+    if len(set(paths)) < len(paths):
+        yield "volumeMounts", "Invalid value: mountPath must be unique"
     for number, variable in enumerate(container.get("env") or []):
         if not _VARIABLE.fullmatch(str(variable.get("name", ""))):
             yield f"env[{number}].name", f'Invalid value: "{variable.get("name", "")}"'

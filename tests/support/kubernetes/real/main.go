@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"k8s.io/component-base/cli"
@@ -17,6 +18,7 @@ import (
 )
 
 func main() {
+	go endWithParent(os.Getppid())
 	name := os.Args[1]
 	os.Args = append([]string{name}, os.Args[2:]...)
 	switch name {
@@ -31,6 +33,14 @@ func main() {
 	default:
 		fail(fmt.Errorf("no such part: %s", name))
 	}
+}
+
+// No test is there any more if it was killed.
+func endWithParent(parent int) {
+	for os.Getppid() == parent {
+		time.Sleep(time.Second)
+	}
+	os.Exit(1)
 }
 
 func fail(err error) {
