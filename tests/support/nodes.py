@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_logio.crash import VARIABLE
-from airflow_logio.launch import processes
 from airflow_logio.launch.driver_arguments import CONNECTIONS_VARIABLE, DriverArguments
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched, Launcher
@@ -99,7 +98,3 @@ class NodeLauncher(Launcher):
 def words_of(claim: Claim, conf: Mapping[str, str]) -> list[str]:
     name = f"logio-{claim.run_uid[:8]}-{claim.group}-{claim.incarnation}-0f0f0f"
     return DriverArguments.of(claim, Submission("standalone", "spark://master:7077", name), conf).words()
-
-
-def has_ended(one: NodeProcess) -> bool:
-    return one.process.poll() is not None or processes.identity_of(one.process.pid) is None

@@ -48,7 +48,7 @@ def _config(told: DriverArguments, node: NodeConnections, submission: Submission
     """What the driver works with, or its exit code if the log was told why it cannot work. Raises `Fenced`, `UnknownRun`."""
     store = Patience().call("opening the log", lambda: open_store(node.log_url))
     try:
-        run, claim = told_launch.claim_of(store, told, node)
+        run, claim = store.patience.call("reading the claim", lambda: told_launch.claim_of(store, told, node))
         try:
             return replace(told_launch.config_of(store, run, claim, told, node, folder), submission=submission)
         except Exception as error:

@@ -17,7 +17,7 @@ from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import ConfigurationError, Fenced, UnknownRun
 from airflow_logio.launch import bundle, processes
 from airflow_logio.launch.bundle import PipelineRef
-from airflow_logio.launch.code_bundle import code_for
+from airflow_logio.launch.code_bundle import CodeBundle, code_for
 from airflow_logio.launch.driver_arguments import DriverArguments
 from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch, needs_of
 from airflow_logio.launch.driver_process import with_code
@@ -59,9 +59,7 @@ def config_of(
     """What the driver works with; its code is unpacked into `folder`. Raises `ConfigurationError`, and what raises when the
     pipeline is imported: then its group cannot work here, and is to say why."""
     _check_version(told.version)
-    recipe = store.launch_recipe(run.run_id, claim.group) or LaunchRecipe()
-    ref = _ref(run, is_kept=store.code(run.run_id, claim.code).archive is not None)
-    code = code_for(store, run, ref, claim.code)
+    recipe, ref, code = store.patience.call("reading the launch", lambda: _noted(store, run, claim))
     ref, archive = with_code(folder, code, ref)
     needs = recipe.needs
     if needs is None or needs.code != claim.code:
@@ -83,6 +81,12 @@ def config_of(
         environment=_variables(run, needs, node),
     )
     return replace(launch.config(claim), executor_code=None if archive is None else str(archive))
+
+
+def _noted(store: LogStore, run: Run, claim: Claim) -> tuple[LaunchRecipe, PipelineRef, CodeBundle]:
+    recipe = store.launch_recipe(run.run_id, claim.group) or LaunchRecipe()
+    ref = _ref(run, is_kept=store.code(run.run_id, claim.code).archive is not None)
+    return recipe, ref, code_for(store, run, ref, claim.code)
 
 
 def _check_version(told: str) -> None:
