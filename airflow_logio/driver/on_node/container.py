@@ -13,7 +13,6 @@ import shutil
 import sys
 import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
