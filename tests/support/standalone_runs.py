@@ -1,0 +1,181 @@
+"""Runs whose drivers a standalone master starts: a small pipeline that waits where a test wants it, and a node's file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_logio.launch import bundle
+from airflow_logio.launch.code_bundle import collect
+from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
+from airflow_logio.launch.driver_config import Launch
+from airflow_logio.launch.launcher import Launched, Launcher
+from airflow_logio.launch.managers.submission_server import REST_PROPERTY
+from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from tests.support.running import Running, running
+from tests.support.spark_cluster import Cluster
+from tests.support.waiting import eventually
+
+GATES = (10, 20, 30, 40)
+NUMBERS = 50
+PIPELINE = f"""
+import os
+import time
+from pathlib import Path
+
+from airflow_logio.dataflow import ParquetSource, Pipeline, TableWriter, stateless
+
+
+@stateless
+def double(numbers):
+    gates = Path(os.environ["GATES"])
+    found = numbers.column("n").to_pylist()
+    for number in found:
+        if number in {GATES}:
+            (gates / f"held-{{number}}-{{time.time()}}").touch()
+            while not (gates / f"open-{{number}}").exists():
+                time.sleep(0.02)
+    return numbers.append_column("twice", [[2 * number for number in found]])
+
+
+pipeline = Pipeline("gated", params={{"numbers": str}}, connections=["warehouse"], environment=["GATES"])
+read = pipeline.source("read", ParquetSource("{{numbers}}", records_per_event=1))
+made = pipeline.operator("double", double, read)
+columns = {{"n": "bigint", "twice": "bigint"}}
+save = pipeline.writer("save", TableWriter("warehouse", "doubles", columns, on_new_run="replace"), made)
+pipeline.group("make", read, made)
+pipeline.group("save", save)
+"""
+EXPECTED = [(number, 2 * number) for number in range(NUMBERS)]
+
+
+def write_node_file(path: Path, log_url: str, connections: Mapping[str, str], environment: Mapping[str, str]) -> Path:
+    """What a node has to say to drivers."""
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"log": log_url, "connections": dict(connections), "environment": dict(environment)}))
+    return path
+
+
+def on_cluster(cluster: Cluster, node_file: Path, rest: str | None = None, **conf: str) -> SparkSettings:
+    """Settings of drivers that the master starts."""
+    ours = {CONNECTIONS_PROPERTY: str(node_file), REST_PROPERTY: rest or cluster.rest}
+    made = cluster.settings({**ours, **conf})
+    return SparkSettings(made.master, "cluster", made.conf, executor_memory="512m", executor_cores=1)
+
+
+@dataclass
+class NoLauncher(Launcher):
+    """Starts no process: drivers are the master's."""
+
+    work_dir: Path
+
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        raise AssertionError(f"a driver of {claim.group} was to start on this machine")
+
+
+@dataclass
+class Gated:
+    """A run of the small pipeline."""
+
+    run: Running
+    folder: Path
+    warehouse_url: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What happened → seconds from there to the first commit of the next driver."""
+
+    def held(self, number: int) -> list[Path]:
+        return sorted(self.folder.glob(f"held-{number}-*"))
+
+    def until_held(self, number: int, timeout: float = 300) -> None:
+        """Supervise until a driver waits at a gate."""
+        self.run.until(lambda: self.held(number), f"a driver waits at {number}", timeout=timeout)
+
+    def open(self, number: int) -> None:
+        (self.folder / f"open-{number}").touch()
+
+    def is_recovered(self, what: str, fault: Callable[[], object], gate: int, timeout: float = 420) -> None:
+        """Do what ends the driver of group `make`, which waits at a gate; open that when it is replaced, and supervise
+        until it has committed."""
+        before = self.run.status("make").incarnation
+        begun = time.monotonic()
+        fault()
+        self.run.until(lambda: self.run.status("make").incarnation > before, f"{what}: it is dead", timeout=timeout)
+        self.open(gate)
+
+        def has_committed() -> bool:
+            drivers = self.run.store.drivers(self.run.run.run_id)
+            return any(
+                one.first_commit_at is not None for one in drivers if one.group == "make" and one.incarnation > before
+            )
+
+        self.run.until(has_committed, f"make is recovered when {what}", timeout=timeout)
+        self.seconds[what] = round(time.monotonic() - begun, 1)
+
+    def rows(self) -> list[tuple[int, int]]:
+        connection = psycopg2.connect(self.warehouse_url.replace("+psycopg2", ""))
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT n, twice FROM doubles ORDER BY n, twice")
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+
+@contextmanager
+def gated(
+    cluster: Cluster,
+    folder: Path,
+    log_url: str,
+    warehouse_url: str,
+    *,
+    rest: str | None = None,
+    lease: Lease | None = None,
+    **more: Any,
+) -> Iterator[Gated]:
+    """A run of the small pipeline on the cluster, which is supervised by the test; `rest` is where the master is asked."""
+    source, gates = folder / "dags", folder / "gates"
+    for one in (source, gates):
+        one.mkdir()
+    (source / "gated_pipeline.py").write_text(PIPELINE)
+    pq.write_table(pa.table({"n": range(NUMBERS)}), folder / "numbers.parquet")
+    ref = bundle.parse_ref(f"{source / 'gated_pipeline.py'}:pipeline")
+    node = write_node_file(folder / "node.json", log_url, {"warehouse": warehouse_url}, {"GATES": str(gates)})
+    with running(
+        log_url,
+        warehouse_url,
+        folder,
+        NoLauncher(folder / "none"),
+        ref=ref,
+        params={"numbers": str(folder / "numbers.parquet")},
+        code=collect(ref),
+        spark=on_cluster(cluster, node, rest),
+        lease=lease or Lease(15, 240),
+        **more,
+    ) as run:
+        try:
+            yield Gated(run, gates, warehouse_url)
+        except Exception as error:
+            for one in sorted((cluster.folder / "worker").glob("driver-*/std*")):
+                error.add_note(f"--- {one.parent.name}/{one.name}\n{one.read_text(errors='replace')[-1500:]}")
+            raise
+
+
+def leaves_nothing(run: Running, cluster: Cluster, *, confirmed: bool = True) -> None:
+    """The master has no driver of the run any more. `confirmed`: the log has it of each that it has ended; of one whose id is
+    not known that takes minutes."""
+    left = LeftDrivers(run.store, run.context.managers, [run.run.run_id])
+    ended = lambda: left.look_after() == 0 or not confirmed  # noqa: E731
+    eventually(ended, what="all ends are confirmed", timeout=180, every=0.5)
+    eventually(lambda: not cluster.state()["activedrivers"], what="the master has no driver", timeout=60, every=0.2)
