@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from airflow_logio.driver.last_steps import before_exit, exit_process
-from airflow_logio.driver.spark_session import SparkSessions
+from airflow_logio.driver.spark_session import SparkSessions, begin_idle_application
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import driver_config
 from airflow_logio.launch.driver_arguments import DriverArguments
@@ -72,6 +72,8 @@ def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
     sessions = SparkSessions(_engine(config, is_standby=stand_by is not None), has_frames=config.has_frames)
     if config.needs_spark:
         sessions.begin()
+    elif config.submission is not None and config.submission.manager == "yarn":
+        begin_idle_application()
     taken = config if stand_by is None else stand_by(config, sessions)
     if taken is None:
         sessions.stop()

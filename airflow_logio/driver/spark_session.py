@@ -29,6 +29,15 @@ MOST_LOSSES = 3
 """How often a driver may lose Spark within `LOSSES_SECONDS`: what its group does may be what ends the server."""
 LOSSES_SECONDS = 600.0
 
+IDLE = {
+    "spark.executor.instances": "0",
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.initialExecutors": "0",
+}
+"""Properties of an application that asks for executors when a job needs them, and for none before."""
+
 
 class SparkSessions:
     """Starts the session once, in a thread of its own; `get` waits for it.
@@ -220,6 +229,28 @@ class SparkSessions:
     def stop(self) -> None:
         if self._session is not None:
             self._engine.stop(self._session)
+
+
+def begin_idle_application() -> None:
+    """Make a Spark context that has no executors while no job asks for one, in a thread of its own.
+
+    YARN ends an application whose program makes none within ``spark.yarn.am.waitTime``.
+    """
+    threading.Thread(target=_make_idle_application, name="logio-idle-application", daemon=True).start()
+
+
+def _make_idle_application() -> None:
+    try:
+        from pyspark import SparkConf, SparkContext
+
+        conf = SparkConf()
+        asked = conf.get("spark.executor.instances", None) or "2"  # as many as Spark has on YARN by default
+        for name, value in IDLE.items():
+            conf.set(name, value)
+        conf.setIfMissing("spark.dynamicAllocation.maxExecutors", asked)
+        SparkContext(conf=conf)
+    except Exception as error:
+        log.error("YARN will end this application, because it has no Spark context: %s", error)
 
 
 def _is_watched(session: Any) -> bool:

@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.spark_settings import LOCAL_MASTER, SCHEME, SparkTarget
+from airflow_logio.launch.spark_settings import LOCAL_MASTER, SCHEME, YARN, SparkTarget
 from airflow_logio.launch.spark_submit import SPARK_SUBMIT
 
 CONNECT_TYPE = "spark_connect"
@@ -56,6 +56,7 @@ def spark_target(conn_id: str | None) -> SparkTarget:
         spark_binary=_binary(conn_id, extra.get("spark-binary")),
         principal=extra.get("principal"),
         keytab_content=_keytab(conn_id, extra.get("keytab")),
+        resource_manager=_resource_manager(extra.get("yarn_resourcemanager_webapp_address")),
     )
 
 
@@ -78,16 +79,21 @@ def _connect_target(connection: Any) -> SparkTarget:
 def _master(connection: Any) -> str:
     """From the form, the host is the whole master. From a URI (``spark://host:7077``), the type is its scheme."""
     kind, host = connection.conn_type or "", connection.host or ""
-    if not host and kind != "yarn":
+    if not host and kind != YARN:
         raise ConfigurationError(
             f"connection {connection.conn_id!r} has no host; it is the Spark master, e.g. local[1], yarn, spark://HOST"
         )
-    if kind == "yarn":
-        return "yarn"
+    if kind == YARN:
+        return YARN
     # Where the Spark provider is missing, `airflow connections add` makes type generic of type spark.
     whole = kind in ("generic", "") or (kind == "spark" and ("://" in host or not connection.port))
     master = host if whole else f"{kind}://{host}"
     return f"{master}:{connection.port}" if connection.port else master
+
+
+def _resource_manager(said: str | None) -> str | None:
+    """Without a scheme it is one of HTTP, as to Airflow's Spark provider."""
+    return said if said is None or "://" in said else f"http://{said}"
 
 
 def _binary(conn_id: str, name: str | None) -> str | None:

@@ -23,6 +23,8 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.spark.session_safety import FRAMES_SAFETY, ONE_ATTEMPT, SHUFFLE_SAFETY
 
 LOCAL_MASTER = "local[1]"
+YARN = "yarn"
+"""The master of YARN, whose address is in Hadoop's settings."""
 CLIENT_MODE = "client"
 """The driver is a process of the machine that launches it."""
 CLUSTER_MODE = "cluster"
@@ -36,6 +38,8 @@ OF_SESSIONS = "spark.sql."
 DRIVER_MEMORY = "spark.driver.memory"
 APPLICATION_NAME = "spark.app.name"
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
+RESOURCE_MANAGER_PROPERTY = "spark.logio.yarn.resourcemanager"
+"""Where YARN's ResourceManager has its pages, if yarn-site.xml does not say it: ``http://host:8088``, several with commas."""
 KERBEROS_CREDENTIALS = "spark.kerberos.renewal.credentials"
 _LITTLE_MEMORY = "-XX:+UseSerialGC -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 LOCAL_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_LITTLE_MEMORY}"
@@ -267,6 +271,8 @@ class SparkTarget:
     keytab_content: bytes | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     """The token of a Spark Connect server."""
+    resource_manager: str | None = None
+    """The address of YARN's ResourceManager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +344,8 @@ class SparkArguments:
         conf = {str(key): _text(value) for key, value in (self.conf or {}).items()}
         if target.namespace and target.master.startswith("k8s"):
             conf.setdefault("spark.kubernetes.namespace", target.namespace)
+        if target.resource_manager and target.master == YARN:
+            conf.setdefault(RESOURCE_MANAGER_PROPERTY, target.resource_manager)
         return SparkSettings(
             master=target.master,
             deploy_mode=self.deploy_mode or target.deploy_mode or CLIENT_MODE,

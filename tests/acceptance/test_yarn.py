@@ -1,0 +1,326 @@
+"""YARN takes drivers by spark-submit: what its ResourceManager says of them in each state, what it ends, and lost answers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from airflow_logio.errors import ConfigurationError, ManagerUnavailable, SubmissionUnknown
+from airflow_logio.launch.driver_arguments import APPLICATION_PROPERTY, own_submission
+from airflow_logio.launch.driver_config import DriverConfig, Launch
+from airflow_logio.launch.managers import yarn
+from airflow_logio.launch.managers.cluster_manager import DriverSight, Sighting
+from airflow_logio.launch.managers.yarn import YarnManager
+from airflow_logio.launch.spark_submit import find_spark_submit
+from airflow_logio.store.records.driver_records import Claim, Submission
+from tests.support import yarn_driver
+from tests.support.launches import launch_of
+from tests.support.waiting import eventually
+from tests.support.yarn_cluster import DRIVER_MEGABYTES, YarnCluster, why_no_yarn, yarn_cluster
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+LONG = 400.0
+"""For what takes a machine with other work some seconds."""
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Bench:
+    """A cluster, and submissions to it."""
+
+    cluster: YarnCluster
+
+    @property
+    def flags(self) -> Path:
+        return self.cluster.folder / "flags"
+
+    def launch(self, does: str, **more: str) -> Launch:
+        conf = {
+            APPLICATION_PROPERTY: yarn_driver.__file__,
+            "spark.yarn.appMasterEnv.FLAGS": str(self.flags),
+            "spark.yarn.appMasterEnv.PYTHONPATH": str(Path(__file__).parents[2]),
+            "spark.yarn.am.waitTime": "3600s",
+            **more,
+        }
+        settings = self.cluster.settings(conf)
+        config = DriverConfig("postgresql://nowhere/log", claim_of(does), "m", "p", "/", {})
+        return launch_of(config, settings, settings.effective_conf({}))
+
+    @property
+    def manager(self) -> YarnManager:
+        launch = self.launch("stays")
+        return YarnManager.of_settings(launch.settings, launch.conf)
+
+    def submitted(self, does: str, **more: str) -> Submission:
+        claim, launch = claim_of(does), self.launch(does, **more)
+        manager = YarnManager.of_settings(launch.settings, launch.conf)
+        manager.check(launch.settings, launch.conf)
+        found = manager.submit(manager.prepare(claim, launch), claim, launch)
+        assert found.id.startswith("application_") and found.attempt == 0
+        return found
+
+    def seen(self, one: Submission) -> Sighting:
+        return YarnManager.at(one).look([one])[one]
+
+    def becomes(self, one: Submission, state: DriverSight) -> Sighting:
+        def seen() -> Sighting | None:
+            found = self.seen(one)
+            return found if found.state is state else None
+
+        try:
+            found = eventually(seen, what=f"{one.name} is {state}", timeout=LONG, every=0.2)
+        except AssertionError as error:
+            error.add_note(f"{self.seen(one)}\n{self.cluster.output(one.id)}")
+            raise
+        assert found is not None
+        return found
+
+    def prints(self, one: Submission, *words: str) -> str:
+        def printed() -> bool:
+            return all(word in self.cluster.output(one.id) for word in words)
+
+        eventually(printed, what=f"{one.name} prints {words}", timeout=LONG, every=0.1)
+        return self.cluster.output(one.id)
+
+    def let_end(self, one: Submission) -> None:
+        (self.flags / one.name).touch()
+
+    def ended(self, one: Submission) -> None:
+        manager = YarnManager.at(one)
+        eventually(lambda: manager.end(one), what=f"{one.name} has ended", timeout=LONG, every=0.2)
+        eventually(lambda: not self.cluster.processes(one.id), what="its processes end", timeout=LONG, every=0.2)
+
+
+def claim_of(does: str) -> Claim:
+    return Claim(1, uuid.uuid4().hex, does, next(_numbers), uuid.uuid4().hex, recovery=False)
+
+
+@contextlib.contextmanager
+def bench(folder: Path, **how: object) -> Iterator[Bench]:
+    if (why := why_no_yarn()) is not None:
+        pytest.skip(why)
+    with yarn_cluster(folder / "yarn", **how) as cluster:  # type: ignore[arg-type]
+        made = Bench(cluster)
+        made.flags.mkdir()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One node with room for one driver, without HDFS."""
+    folder = tmp_path_factory.mktemp("small")
+    with bench(folder, nodes=("east",), node_megabytes=DRIVER_MEGABYTES, on_hosts=False, hdfs=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Two nodes on hosts of their own, where that can be, and HDFS."""
+    with bench(tmp_path_factory.mktemp("whole")) as made:
+        yield made
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_drivers_wait_run_and_end_and_yarn_says_so(small: Bench) -> None:
+    works = small.submitted("works")
+    printed = small.prints(works, "--group=works", "container_")
+    assert small.becomes(works, DriverSight.RUNNING).why == ""
+    assert f"--name={works.name}" in printed and "--manager=yarn" in printed
+    waits = small.submitted("stays")
+    sighting = small.becomes(waits, DriverSight.QUEUED)
+    assert "in queue root.default" in sighting.why and sighting.since is not None
+    told = msgspec.structs.replace(waits, id="")
+    assert small.manager.find(told) == [waits]
+    both = small.manager.look([works, told])
+    assert [both[one].state for one in (works, told)] == [DriverSight.RUNNING, DriverSight.QUEUED]
+    assert small.cluster.application(works.id)["runningContainers"] == 1, "a group without Spark has no executors"
+    small.ended(told)
+    assert small.seen(waits).state is DriverSight.EXITED, "it never began"
+    small.let_end(works)
+    assert "FINISHED" in small.becomes(works, DriverSight.EXITED).why
+    assert small.manager.output_command(works) == f"yarn logs -applicationId {works.id}"
+    assert small.manager.end(works)
+    nothing = msgspec.structs.replace(works, name="logio-another", id="application_1_0001")
+    assert small.seen(nothing).state is DriverSight.GONE
+    assert small.manager.find(nothing) == []
+
+
+def test_drivers_that_fail_or_are_killed_have_exited(small: Bench) -> None:
+    fails = small.submitted("fails")
+    assert "exitCode: " in small.becomes(fails, DriverSight.EXITED).why
+    stays = small.submitted("stays")
+    small.prints(stays, "--group=stays")
+    small.becomes(stays, DriverSight.RUNNING)  # it has made no session, and holds its container
+    for process in small.cluster.processes(stays.id):
+        with contextlib.suppress(Exception):
+            if "ApplicationMaster" in " ".join(process.cmdline()) and process.name() == "java":
+                process.kill()
+    sighting = small.becomes(stays, DriverSight.EXITED)
+    assert "exitCode: 137" in sighting.why and not sighting.was_taken
+
+
+def test_what_a_person_kills_is_written_off_and_has_no_room(small: Bench) -> None:
+    stays = small.submitted("stays")
+    small.prints(stays, "--group=stays")
+    small.ended(stays)
+    sighting = small.seen(stays)
+    assert sighting.state is DriverSight.LOST and "KILLED" in sighting.why and not sighting.was_taken
+
+
+# --- answers that are lost --------------------------------------------------------------------------------------------
+
+
+def test_a_spark_submit_that_is_killed_behind_its_submission_has_submitted(small: Bench, tmp_path: Path) -> None:
+    real = find_spark_submit(None, os.environ)
+    script = tmp_path / "spark-submit"
+    script.write_text(
+        f'#!/bin/sh\n"{real}" "$@" > {tmp_path}/said 2>&1 &\n'
+        f"until grep -q 'Submitted application' {tmp_path}/said; do sleep 0.1; done\nkill -9 $!\nexit 137\n"
+    )
+    script.chmod(0o755)
+    found = _submitted_by(small, script)
+    assert small.seen(found).state in (DriverSight.QUEUED, DriverSight.STARTING, DriverSight.RUNNING)
+    assert small.manager.find(msgspec.structs.replace(found, id="")) == [found]
+    small.ended(found)
+
+
+@pytest.mark.parametrize("how", ["kill -9 $$", "exec sleep 600"])
+def test_a_spark_submit_that_dies_or_hangs_may_have_submitted(
+    how: str, small: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "spark-submit"
+    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{how}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(yarn, "SUBMIT_SECONDS", 3.0)
+    with pytest.raises(SubmissionUnknown, match="lists no application with the tag logio-"):
+        _submitted_by(small, script)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nothing of it is on its way"
+
+
+def test_a_spark_submit_that_submits_nothing_says_why(small: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="unknown queue: nowhere"):
+        small.submitted("stays", **{"spark.yarn.queue": "nowhere"})
+    script = tmp_path / "spark-submit"
+    script.write_text(
+        "#!/bin/sh\necho '26/11/30 12:00:00 WARN Utils: noise'; echo 'Error: no such thing' >&2\nexit 1\n"
+    )
+    script.chmod(0o755)
+    with pytest.raises(
+        ConfigurationError, match="ended with exit code 1, and has submitted nothing to YARN: Error: no such"
+    ):
+        _submitted_by(small, script)
+
+
+def _submitted_by(one: Bench, script: Path) -> Submission:
+    claim, launch = claim_of("stays"), one.launch("stays")
+    launch = replace(launch, settings=replace(launch.settings, spark_binary=str(script)))
+    manager = YarnManager.of_settings(launch.settings, launch.conf)
+    return manager.submit(manager.prepare(claim, launch), claim, launch)
+
+
+# --- who may end it, and what is left ---------------------------------------------------------------------------------
+
+
+def test_where_its_pages_may_end_nothing_hadoops_client_does(small: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users of the pages are those of nobody in particular, and YARN knows who submitted."""
+    stays = small.submitted("stays")
+    small.prints(stays, "--group=stays")
+    small.cluster.kill_resource_manager()
+    assert small.seen(stays).state is DriverSight.UNKNOWN
+    with pytest.raises(ManagerUnavailable, match="does not answer"):
+        small.manager.check_answers()
+    small.cluster.start_resource_manager({"yarn.acl.enable": "true", "yarn.admin.acl": "root"})
+    try:
+        eventually(
+            lambda: small.seen(stays).state is not DriverSight.UNKNOWN, what="it is back", timeout=LONG, every=0.2
+        )
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(small.cluster.conf))
+        small.ended(stays)
+        assert small.seen(stays).state is DriverSight.LOST
+    finally:
+        small.cluster.kill_resource_manager()
+        small.cluster.start_resource_manager()
+        small.cluster.wait_for("east")
+
+
+def test_what_an_ended_driver_has_left_of_a_run_that_is_not_known_is_removed(
+    whole: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(whole.cluster.conf))
+    ones = [whole.submitted("stays") for _ in range(2)]
+    for one in ones:
+        whole.prints(one, "--group=stays")
+    assert whole.manager.sweep(lambda uid: False) == 0, "they live, and may be another log's"
+    for one in ones:
+        whole.ended(one)
+    known = _run_of(whole, ones[0])
+    assert whole.manager.sweep(known.__eq__) == 1
+    assert whole.manager.sweep(known.__eq__) == 0
+    assert whole.manager.sweep(lambda uid: False) == 1
+
+
+def _run_of(one: Bench, submission: Submission) -> str:
+    tags = one.cluster.application(submission.id)["applicationTags"].split(",")
+    [run] = [tag.removeprefix("logio-run-") for tag in tags if tag.startswith("logio-run-")]
+    return str(run)
+
+
+# --- what is lost -----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_node_begins_a_second_attempt_whatever_was_asked_for(whole: Bench) -> None:
+    first = whole.submitted("works")
+    whole.becomes(first, DriverSight.RUNNING)
+    registered = _registered(whole, first)
+    assert registered.attempt == 1 and registered.id == first.id
+    node = whole.cluster.node_of(first.id)
+    whole.cluster.kill_node(node)
+    sighting = whole.becomes(registered, DriverSight.LOST)
+    assert sighting.was_taken and "attempt 2" in sighting.why
+    whole.prints(first, "_02_0000")
+    second = msgspec.structs.replace(registered, attempt=2)
+    whole.becomes(second, DriverSight.RUNNING)
+    assert whole.seen(first).state is DriverSight.RUNNING, "who has not registered may be either"
+    assert whole.seen(registered).state is DriverSight.LOST
+    whole.let_end(first)
+    whole.becomes(second, DriverSight.EXITED)
+    assert whole.seen(registered).was_taken, "it has not ended as the second attempt has"
+    whole.cluster.return_node(node)
+
+
+def _registered(one: Bench, submission: Submission) -> Submission:
+    """As its driver reports itself."""
+    printed = one.prints(submission, "container_")
+    container = "container_" + printed.split(" in container_")[1].split()[0]
+    return own_submission(msgspec.structs.replace(submission, id=""), {"CONTAINER_ID": container}, Path.cwd())
+
+
+def test_a_restarted_resource_manager_knows_what_it_has_kept(whole: Bench) -> None:
+    works = whole.submitted("works")
+    whole.becomes(works, DriverSight.RUNNING)
+    whole.cluster.kill_resource_manager()
+    sighting = whole.seen(works)
+    assert sighting.state is DriverSight.UNKNOWN and "does not answer" in sighting.why
+    with pytest.raises(ManagerUnavailable):
+        whole.manager.end(works)
+    whole.cluster.start_resource_manager()
+    whole.becomes(works, DriverSight.RUNNING)
+    assert whole.cluster.processes(works.id)
+    whole.cluster.wait_for("east", "west")
+    whole.cluster.kill_resource_manager()
+    whole.cluster.start_resource_manager(recovers=False)
+    whole.becomes(works, DriverSight.GONE)
+    assert whole.manager.end(works)
+    whole.cluster.wait_for("east", "west")
+    eventually(lambda: not whole.cluster.processes(works.id), what="its nodes end it", timeout=LONG, every=0.2)

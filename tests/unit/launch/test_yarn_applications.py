@@ -1,0 +1,339 @@
+"""Where YARN's ResourceManager is found, what is believed of its answers, and what spark-submit is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from airflow_logio.errors import ConfigurationError, ManagerUnavailable
+from airflow_logio.launch.driver_config import DriverConfig, Launch
+from airflow_logio.launch.managers import resource_manager, yarn
+from airflow_logio.launch.managers.cluster_manager import DriverSight, claim_name
+from airflow_logio.launch.managers.resource_manager import addresses_of
+from airflow_logio.launch.managers.yarn import YarnManager
+from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.launch.spark_settings import RESOURCE_MANAGER_PROPERTY, SparkSettings
+from airflow_logio.store.records.driver_records import Claim, Submission
+from tests.support.launches import launch_of
+from tests.support.listening import Listener
+
+CLAIM = Claim(1, "0123456789abcdef0123456789abcdef", "Sums of Hours", 2, "the nonce", True)
+ID = "application_1796063496178_0001"
+CONTAINER = "http://east:8042/node/containerlogs/container_e17_1796063496178_0001_{:02}_000001/root"
+ACTIVE = {"clusterInfo": {"haState": "ACTIVE"}}
+Asked = tuple[str, str]
+"""Method and path."""
+
+
+def site(folder: Path, **properties: str) -> Mapping[str, str]:
+    """The environment of a process with such a yarn-site.xml."""
+    lines = "".join(
+        f"<property><name>yarn.{name.replace('__', '.').replace('_', '-')}</name><value> {value}\n</value></property>"
+        for name, value in properties.items()
+    )
+    (folder / "yarn-site.xml").write_text(f"<configuration>{lines}</configuration>")
+    return {"YARN_CONF_DIR": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("properties", "addresses"),
+    [
+        ({"resourcemanager__hostname": "rm"}, "http://rm:8088"),
+        (
+            {
+                "resourcemanager__hostname": "rm",
+                "resourcemanager__webapp__address": "${yarn.resourcemanager.hostname}:1",
+            },
+            "http://rm:1",
+        ),
+        ({"resourcemanager__hostname": "rm", "http__policy": "HTTPS_ONLY"}, "https://rm:8090"),
+        (
+            {
+                "resourcemanager__ha__enabled": "true",
+                "resourcemanager__ha__rm_ids": "a, b",
+                "resourcemanager__hostname__a": "one",
+                "resourcemanager__webapp__address__b": "two:18088",
+            },
+            "http://one:8088,http://two:18088",
+        ),
+    ],
+)
+def test_hadoops_settings_say_where_the_resource_manager_is(
+    properties: Mapping[str, str], addresses: str, tmp_path: Path
+) -> None:
+    assert addresses_of({}, site(tmp_path, **properties)) == addresses
+
+
+@pytest.mark.parametrize("properties", [{}, {"resourcemanager__webapp__address": "0.0.0.0:8088"}])
+def test_settings_that_do_not_say_it_are_refused(properties: Mapping[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not say where the ResourceManager is"):
+        addresses_of({}, site(tmp_path, **properties))
+    (tmp_path / "yarn-site.xml").write_text("<configuration>")
+    with pytest.raises(ConfigurationError, match=r"yarn-site\.xml cannot be read"):
+        addresses_of({}, {"HADOOP_CONF_DIR": str(tmp_path)})
+    with pytest.raises(ConfigurationError, match="HADOOP_CONF_DIR or YARN_CONF_DIR"):
+        addresses_of({}, {})
+
+
+def test_a_property_precedes_them_and_names_no_user(tmp_path: Path) -> None:
+    environment = site(tmp_path, resourcemanager__hostname="rm")
+    named = {RESOURCE_MANAGER_PROPERTY: "https://gate.example.com/yarn/, http://b:8088"}
+    assert addresses_of(named, environment) == "https://gate.example.com/yarn,http://b:8088"
+    for wrong in ("rm:8088", "ftp://rm", "http://anna:geheim@rm:8088"):
+        with pytest.raises(ConfigurationError, match="give http://host:port") as caught:
+            addresses_of({RESOURCE_MANAGER_PROPERTY: wrong}, environment)
+        assert "geheim" not in str(caught.value)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(answer: Callable[[Asked], object]) -> Iterator[str]:
+    """A server at this address. An answer is JSON, or text, or an int for a status, or a str that begins with / for a
+    redirection; None: it stays silent."""
+
+    def serve(connection: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(65536)
+        method, path = head.split(b" ", 2)[:2]
+        said = answer((method.decode(), path.decode()))
+        if said is None:
+            connection.recv(1)
+            return
+        status, place, body = "200 OK", "", b""
+        if isinstance(said, int):
+            status = f"{said} Said"
+        elif isinstance(said, str) and said.startswith("http"):
+            status, place = "307 Temporary Redirect", f"Location: {said}\r\n"
+        else:
+            body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+        connection.sendall(
+            f"HTTP/1.1 {status}\r\n{place}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+        )
+
+    listener = Listener(serve)
+    try:
+        yield f"http://127.0.0.1:{listener.port}"
+    finally:
+        listener.close()
+
+
+def submission(address: str, attempt: int = 0) -> Submission:
+    return Submission("yarn", address, claim_name(CLAIM), id=ID, attempt=attempt)
+
+
+def application(state: str, **more: object) -> dict[str, object]:
+    tags = f"{claim_name(CLAIM)},logio,logio-run-{CLAIM.run_uid}"
+    usual = {
+        "id": ID,
+        "user": "anna",
+        "queue": "root.etl",
+        "applicationTags": tags,
+        "startedTime": 5000,
+        "launchTime": 0,
+    }
+    return {**usual, "state": state, **more}
+
+
+def killed_by(code: int) -> dict[str, object]:
+    said = f"Application {ID} failed 1 times due to AM Container exited with  exitCode: {code}\nFailing this attempt."
+    return application("FAILED", diagnostics=said, amContainerLogs=CONTAINER.format(1))
+
+
+@pytest.mark.parametrize(
+    ("found", "attempt", "state"),
+    [
+        (application("NEW_SAVING"), 0, DriverSight.QUEUED),
+        (application("ACCEPTED", diagnostics="no room"), 0, DriverSight.QUEUED),
+        (application("ACCEPTED", amContainerLogs=CONTAINER.format(1)), 0, DriverSight.STARTING),
+        (application("ACCEPTED", amContainerLogs=CONTAINER.format(1), launchTime=7), 1, DriverSight.RUNNING),
+        (application("RUNNING", amContainerLogs=CONTAINER.format(1), launchTime=7), 1, DriverSight.RUNNING),
+        (application("RUNNING", amContainerLogs=CONTAINER.format(2), launchTime=7), 0, DriverSight.RUNNING),
+        (application("RUNNING", amContainerLogs=CONTAINER.format(2), launchTime=7), 1, DriverSight.LOST),
+        (application("FINISHED", amContainerLogs=CONTAINER.format(2)), 1, DriverSight.LOST),
+        (application("FINISHED", amContainerLogs=CONTAINER.format(2)), 2, DriverSight.EXITED),
+        (killed_by(137), 1, DriverSight.EXITED),
+        (killed_by(-104), 1, DriverSight.EXITED),
+        (killed_by(-100), 1, DriverSight.LOST),
+        (application("FAILED", diagnostics="timed out", amContainerLogs=CONTAINER.format(1)), 1, DriverSight.LOST),
+        (application("FAILED", diagnostics="unknown queue"), 0, DriverSight.EXITED),
+        (application("KILLED", diagnostics="by anna"), 0, DriverSight.EXITED),
+        (application("KILLED", diagnostics="by anna", amContainerLogs=CONTAINER.format(1)), 1, DriverSight.LOST),
+        (application("KILLED", diagnostics="hidden", startedTime=0), 0, DriverSight.LOST),
+    ],
+)
+def test_what_an_application_says_of_its_driver(found: dict[str, object], attempt: int, state: DriverSight) -> None:
+    with answering(lambda asked: {"apps": {"app": [found]}}) as address:
+        one = submission(address, attempt)
+        sighting = YarnManager(address).look([one])[one]
+    assert sighting.state is state
+    assert sighting.was_taken == ("attempt 2" in sighting.why)
+
+
+def test_a_second_attempt_that_waits_for_its_container_is_asked_for() -> None:
+    def answer(asked: Asked) -> object:
+        if asked[1].endswith("/appattempts"):
+            return {"appAttempts": {"appAttempt": [{"id": 1}, {"id": 2}]}}
+        return {"apps": {"app": [application("ACCEPTED")]}}
+
+    with answering(answer) as address:
+        first, either = submission(address, 1), submission(address)
+        seen = YarnManager(address).look([first, either])
+    assert (seen[first].state, seen[first].was_taken) == (DriverSight.LOST, True)
+    assert seen[either].state is DriverSight.QUEUED
+
+
+def test_one_that_recovers_lists_nothing_and_is_not_believed() -> None:
+    states = ["INITIALIZING"]
+
+    def answer(asked: Asked) -> object:
+        if asked[1].endswith("/info"):
+            return {"clusterInfo": {"haState": states[0]}}
+        return 404 if ID in asked[1] else {"apps": None}
+
+    with answering(answer) as address:
+        one, manager = submission(address), YarnManager(address)
+        sighting = manager.look([one])[one]
+        assert (sighting.state, "not active" in sighting.why) == (DriverSight.UNKNOWN, True)
+        for asked in (manager.check_answers, lambda: manager.end(one), lambda: manager.find(one)):
+            with pytest.raises(ManagerUnavailable, match="is not active"):
+                asked()
+        states[0] = "ACTIVE"
+        assert manager.look([one])[one].state is DriverSight.GONE
+        assert manager.end(one) and manager.find(one) == []
+
+
+def test_a_standby_sends_to_the_active_one_whatever_is_asked() -> None:
+    asked: list[Asked] = []
+
+    def active(one: Asked) -> object:
+        asked.append(one)
+        return {"app": application("RUNNING")} if one[0] == "GET" else {"state": "KILLING"}
+
+    with answering(active) as other, answering(lambda one: f"{other}{one[1]}") as address:
+        assert not YarnManager(address).end(submission(address))
+    assert [method for method, _ in asked] == ["GET", "PUT", "GET"]
+
+
+def test_what_is_no_resource_manager_or_silent_leaves_time_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_manager, "REQUEST_SECONDS", 2.0)
+    with (
+        answering(lambda asked: "This is standby RM. Can not find any active RM.") as standby,
+        answering(lambda asked: None) as silent,
+        answering(lambda asked: {"apps": {"app": [application("RUNNING")]}}) as active,
+    ):
+        one = submission(f"{standby},{silent},{active}")
+        assert YarnManager(one.address).look([one])[one].state is DriverSight.RUNNING
+        one = submission(f"{standby},{silent}")
+        sighting = YarnManager(one.address).look([one])[one]
+    assert sighting.state is DriverSight.UNKNOWN
+    assert "no active ResourceManager" in sighting.why and "no answer" in sighting.why.replace("timed out", "no answer")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (401, "requests-kerberos"),
+        (403, "refuses this"),
+        (500, "500 Said"),
+        ("http://login.example.com/sign-in", "no ResourceManager: a page to log in"),
+        ({"apps": {"app": [{"id": 7}]}}, "in an unknown way"),
+    ],
+)
+def test_an_answer_that_says_nothing_says_why(answer: object, said: str) -> None:
+    with answering(lambda asked: answer) as address:
+        one = submission(address)
+        sighting = YarnManager(address).look([one])[one]
+    assert sighting.state is DriverSight.UNKNOWN and said in sighting.why
+
+
+# --- a submission -----------------------------------------------------------------------------------------------------
+
+
+def launch(settings: SparkSettings, conf: Mapping[str, str]) -> Launch:
+    config = DriverConfig("postgresql://u:secret@log/db", CLAIM, "m", "a", "/b", {"wh": "postgresql://u:other@wh"})
+    return launch_of(config, settings, conf)
+
+
+def test_spark_submit_is_told_what_the_provider_tells_it_and_no_secret(tmp_path: Path) -> None:
+    settings = SparkSettings(
+        "yarn",
+        "cluster",
+        queue="etl",
+        principal="anna@EXAMPLE.COM",
+        keytab_content=b"geheim",
+        proxy_user="bob",
+        env_vars={"SHOP": "north"},
+    )
+    conf = {
+        "spark.yarn.tags": "of-the-team",
+        "spark.logio.connections": "/etc/logio.json",
+        RESOURCE_MANAGER_PROPERTY: "http://rm",
+    }
+    one = YarnManager.of_settings(settings, conf).prepare(CLAIM, launch(settings, conf))
+    assert one == Submission("yarn", "http://rm", claim_name(CLAIM)) and len(one.name) <= 100
+    command = yarn.command_of(one, CLAIM, launch(settings, conf), tmp_path)
+    said = dict(zip(command[1::2], command[2::2], strict=False))
+    assert [said[name] for name in ("--master", "--deploy-mode")] == ["yarn", "cluster"]
+    assert [said[name] for name in ("--queue", "--principal", "--proxy-user")] == ["etl", "anna@EXAMPLE.COM", "bob"]
+    assert Path(said["--keytab"]).read_bytes() == b"geheim" and Path(said["--keytab"]).stat().st_mode & 0o77 == 0
+    properties = dict(word.split("=", 1) for before, word in pairwise(command) if before == "--conf")
+    assert properties["spark.yarn.tags"] == f"{one.name},logio,logio-run-{CLAIM.run_uid},of-the-team"
+    assert properties["spark.yarn.maxAppAttempts"] == "1"
+    assert properties["spark.yarn.submit.waitAppCompletion"] == "false"
+    assert properties["spark.yarn.appMasterEnv.SHOP"] == "north"
+    words = command[command.index(str(APPLICATION)) + 1 :]
+    assert f"--run={CLAIM.run_uid}" in words and "--incarnation=2" in words and "--nonce=the nonce" in words
+    assert "--manager=yarn" in words and "--connections=/etc/logio.json" in words
+    assert not any(secret in " ".join(command) for secret in ("secret", "other", "geheim"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"spark.yarn.maxAppAttempts": "3"}, "spark.yarn.maxAppAttempts=3 cannot be had"),
+        ({"spark.yarn.submit.waitAppCompletion": "true"}, "waitAppCompletion=true cannot be had"),
+        ({"spark.logio.application": "local:///opt/logio_driver.py"}, "takes none that lies on the nodes"),
+        ({"spark.jars": "/nowhere/a.jar"}, "/nowhere/a.jar"),
+    ],
+)
+def test_what_cannot_be_had_on_yarn_is_refused_before_a_claim(
+    conf: Mapping[str, str], said: str, tmp_path: Path
+) -> None:
+    settings = SparkSettings("yarn", "cluster", env_vars=site(tmp_path, resourcemanager__hostname="rm"))
+    YarnManager.of_settings(settings, {})
+    with pytest.raises(ConfigurationError, match=said.replace("=", ".")):
+        YarnManager.of_settings(settings, conf).check(settings, conf)
+
+
+def test_what_a_driver_has_printed_is_with_yarn() -> None:
+    one = submission("http://a:8088,http://b:8088")
+    manager = YarnManager.at(one)
+    assert manager.output_command(one) == f"yarn logs -applicationId {ID}"
+    assert manager.page(one) == f"http://a:8088/cluster/app/{ID}"
+    unknown = msgspec.structs.replace(one, id="")
+    assert one.name in manager.output_command(unknown) and manager.page(unknown) is None
+
+
+def test_only_what_runs_have_left_that_nothing_knows_is_removed(tmp_path: Path) -> None:
+    """A folder is named by what the ResourceManager says: nothing else comes to a command that removes."""
+    ones = [
+        application("KILLED"),
+        application("FAILED", id="application_1_0002", applicationTags="logio,logio-run-of-a-known-run"),
+        application("FAILED", id="application_1_0003/..", applicationTags="logio,logio-run-gone"),
+        application("FAILED", id="application_1_0004", user="../..", applicationTags="logio,logio-run-gone"),
+        application("FAILED", id="application_1_0005", applicationTags="logio"),
+    ]
+    found = [msgspec.convert(one, resource_manager.Application) for one in ones]
+    left = [one.id for one in found if yarn._is_left(one, "of-a-known-run".__eq__)]
+    assert left == [ID] and os.sep not in left[0]
