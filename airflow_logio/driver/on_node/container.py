@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,8 @@ class Container:
     def entered(cls) -> Container:
         """Make the folder where the container lets us, and work in it. Raises `ConfigurationError`."""
         container = cls(_made())
-        sys.path[:] = [
-            os.path.abspath(place) for place in sys.path
-        ]  # what lies in the container's folder stays importable
+        with suppress(OSError):  # the folder that it was started in is gone
+            sys.path[:] = [os.path.abspath(place) for place in sys.path]  # what lies there stays importable
         os.chdir(container.folder)
         flush_output()
         file = os.open(LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
