@@ -87,28 +87,33 @@ def gc(
                 young.append(found)
         # The rows say where files are: they go last, so that the next one makes good what is interrupted here.
         discard_files([folder for found in ended for folder in folders_of(found.uid, store.drivers(found.run_id))])
-        _sweep_clusters(store, ended)
+        for found in _not_left(store, ended):
+            if found in old:
+                warn(f"{_name(found)} stays in the log until its drivers have left their cluster")
+                old.remove(found)
+                young.append(found)
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
 
 
-def _sweep_clusters(store: LogStore, ended: Sequence[Run]) -> None:
-    """Have drivers that are left on clusters ended, and remove what drivers of runs that the log does not have left there."""
+def _not_left(store: LogStore, ended: Sequence[Run]) -> Sequence[Run]:
+    """Have drivers that are left on clusters ended, and remove what drivers of runs that the log does not have left there.
+
+    Returns the runs of drivers whose end is not confirmed.
+    """
     submitted = [one.submission for run in ended for one in store.drivers(run.run_id) if one.submission is not None]
     if not submitted:
-        return
+        return []
     managers = shared_answers().managers
-    if late := LeftDrivers(store, managers, [run.run_id for run in ended]).look_after():
-        warn(
-            f"the end of {late} driver(s) on clusters is not confirmed yet: what supervises, and this command, ask again"
-        )
+    late = {one.ref.run_id for one in LeftDrivers(store, managers, [run.run_id for run in ended]).look_after()}
     for manager in {managers.at(one) for one in submitted if _is_known_here(managers, one)}:
         try:
             if count := manager.sweep(lambda uid: is_known(store, uid)):
                 out.print(f"{count} things of earlier runs' drivers are removed from {manager.name}", markup=False)
         except ManagerUnavailable as error:
             warn(f"what drivers have left with {manager.name} stays: {error}")
+    return [run for run in ended if run.run_id in late]
 
 
 def _is_known_here(managers: Managers, submission: Submission) -> bool:

@@ -24,6 +24,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.supervision import tidying
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.systems.warehouse import CONDITIONAL, Warehouse
 
@@ -117,6 +119,9 @@ def remove_run(store: LogStore, places: Places, run: Run, reason: str) -> int | 
         tidying.drop_staging_of(urls, run)
         if left := tidying.staging_of(urls, run):
             log.warning("run %s stays in the log until its staging tables are dropped: %s", run.spec.key, left)
+            return None
+        if LeftDrivers(store, shared_answers().managers, [run.run_id]).look_after():
+            log.warning("run %s stays in the log until its drivers have left their cluster", run.spec.key)
             return None
         if places.payloads is None and store.references(run.run_id, ""):
             log.warning("run %s stays in the log: where its payloads are is not known here", run.spec.key)

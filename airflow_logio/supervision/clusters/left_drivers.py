@@ -27,6 +27,10 @@ GRACE_SECONDS = 60.0
 """For so long after its group has ended a driver may end by itself: it may still serve what others are about to fetch."""
 
 
+FORGOTTEN_SECONDS = 30 * 24 * 3600.0
+"""So long after its group has ended a driver is not asked for any more."""
+
+
 class LeftDrivers:
     """One process's care for the drivers that are left, of all runs or of some. `begin` may be called often."""
 
@@ -61,10 +65,10 @@ class LeftDrivers:
         except LogioError as error:  # that the log is unavailable is said by others
             log.debug("drivers that are left on clusters are not asked to end: %s", error)
 
-    def look_after(self) -> int:
-        """Ask for the ends of all drivers that are left; returns of how many the end is not confirmed. Raises
+    def look_after(self) -> list[LeftDriver]:
+        """Ask for the ends of all drivers that are left; returns those whose end is not confirmed. Raises
         `LogUnavailable`."""
-        return sum(not self._ended(one) for one in self._store.left_on_clusters(self._run_ids))
+        return [one for one in self._store.left_on_clusters(self._run_ids) if not self._ended(one)]
 
     def _ended(self, left: LeftDriver) -> bool:
         submissions = tuple(self._with_id(left, one) for one in left.submissions)
@@ -75,7 +79,9 @@ class LeftDrivers:
             has_ended = all(one.state is DriverSight.EXITED for one in seen)
         else:
             has_ended = cluster_launch.end(self._managers, submissions)
-        if not has_ended or not _is_complete(left, submissions):
+        if left.ended_seconds > FORGOTTEN_SECONDS:  # its cluster may be no more
+            log.warning("group %s, incarnation %d: its end was never confirmed", left.ref.group, left.ref.incarnation)
+        elif not has_ended or not _is_complete(left, submissions):
             return False  # of one without an id: it may still be on its way
         log.info("group %s, incarnation %d: its driver has left the cluster", left.ref.group, left.ref.incarnation)
         self._store.note_gone(left.ref)
