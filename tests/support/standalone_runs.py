@@ -176,6 +176,6 @@ def leaves_nothing(run: Running, cluster: Cluster, *, confirmed: bool = True) ->
     """The master has no driver of the run any more. `confirmed`: the log has it of each that it has ended; of one whose id is
     not known that takes minutes."""
     left = LeftDrivers(run.store, run.context.managers, [run.run.run_id])
-    ended = lambda: left.look_after() == 0 or not confirmed  # noqa: E731
+    ended = lambda: left.look_after() == [] or not confirmed  # noqa: E731
     eventually(ended, what="all ends are confirmed", timeout=180, every=0.5)
     eventually(lambda: not cluster.state()["activedrivers"], what="the master has no driver", timeout=60, every=0.2)
