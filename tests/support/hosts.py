@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -23,12 +24,35 @@ FIRST, LAST = 11, 250
 """The hosts' places in it."""
 
 
+TRIED = " && ".join(
+    (
+        "ip link add lgtried type bridge",
+        "ip link add lgone type veth peer name lgother",
+        "mount -t tmpfs none /tmp",
+        "mkdir /tmp/etc",
+        "mount --rbind /etc /tmp/etc",
+    )
+)
+"""In namespaces of its own; root of a container may have been denied it."""
+
+
+@cache
 def why_not() -> str | None:
     """Why this machine cannot have them, in words; None if it can."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if os.geteuid() != 0 or missing:
         return f"hosts are Linux namespaces: they need root{' and ' + ', '.join(missing) if missing else ''}"
-    return None
+    alone = ["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--mount-proc", "--fork"]
+    done = subprocess.run([*alone, "sh", "-c", TRIED], capture_output=True, text=True, check=False)
+    name = f"logio-tried-{os.getpid()}"
+    if done.returncode == 0:
+        done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+        _ip("netns", "del", name, check=False)
+    return (
+        None
+        if done.returncode == 0
+        else f"hosts are Linux namespaces, which are denied here: {done.stderr[:200].strip()}"
+    )
 
 
 @dataclass
@@ -123,6 +147,7 @@ class Network:
             _ip(*command, check=False)
 
     def begin(self) -> None:
+        self._clear()
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
@@ -132,6 +157,14 @@ class Network:
             host.power_off()
             self.unplug(host.name)
         _ip("link", "del", self._bridge, check=False)
+
+    def _clear(self) -> None:
+        """What a killed process of this number has left."""
+        _ip("link", "del", self._bridge, check=False)
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+        for name in (line.split()[0] for line in listed.splitlines() if line.strip()):
+            if name.startswith("logio-") and name.endswith(f"-{self.number}"):
+                _ip("netns", "del", name, check=False)
 
     @property
     def _net(self) -> str:

@@ -26,6 +26,8 @@ from tests.support.kubernetes.problems import Object, Problem
 from tests.support.waiting import eventually
 
 EVERY = 0.1
+NEVER = (400, 405, 415, 500)
+"""Refusals that this kubelet should not get."""
 CLONE = Path(__file__).parents[3]
 SPARK = "/opt/spark"
 ENTRYPOINT = "/opt/entrypoint.sh"
@@ -120,7 +122,7 @@ class Kubelet:
             self._call_unready(node)
 
     def reconnect(self, node: str) -> None:
-        """What the API wants of its pods now happens."""
+        """Its power and its network are back: what the API wants of its pods now happens."""
         with self._lock:
             for pod in self.on(node):
                 pod.host.reconnect()
@@ -159,8 +161,11 @@ class Kubelet:
             try:
                 with self._lock:
                     self._look()
-            except (OSError, Problem):  # the server is away, or has changed its mind: the next look sees
+            except OSError:  # the server is away: the next look sees
                 continue
+            except Problem as problem:
+                if problem.code in NEVER:
+                    self.errors.append(problem.message)
             except Exception as error:
                 self.errors.append(repr(error))
         self.api.close()
@@ -175,8 +180,9 @@ class Kubelet:
             elif self.nodes.get(node) == "up":
                 try:
                     self._care_for(self._pods.get(uid) or self._new(given), given)
-                except Problem:  # it has been changed or deleted meanwhile
-                    continue
+                except Problem as problem:  # it has been changed or deleted meanwhile
+                    if problem.code in NEVER:
+                        raise
         for uid, pod in self._pods.items():
             if uid not in there and self.nodes[pod.node] == "up":
                 self._forget(pod)
