@@ -25,7 +25,7 @@ from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, new
 from airflow_logio.launch.days_read import with_days_read
 from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
-from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings, is_on_cluster
 from airflow_logio.launch.start_run import check_beside_log, check_connections, check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
@@ -159,7 +159,8 @@ def load(wanted: Wanted, known: ConnectionUrls) -> Loaded:
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
     settings = wanted.spark.settings()  # refused now, not when the first group is launched
-    environment_of(pipeline.name, pipeline.environment, settings)
+    if not is_on_cluster(settings):  # there, nodes have them
+        environment_of(pipeline.name, pipeline.environment, settings)
     for group in pipeline.applications:
         spark_submit.group_properties(settings, pipeline, group, frames=has_frames(pipeline, group))
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import typer
 from msgspec import structs
 
 from airflow_logio.cli.app import main
+from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.preparation import Wanted, load
 from airflow_logio.cli.spark_options import SparkOptions
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.status.condition import place_on_cluster
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef, ManagerSaid, Submission
 from tests.support.logs import SOMEBODY, spec
 
+PIPELINE = """
+from airflow_logio.dataflow import ParquetSource, Pipeline, TableWriter, stateless
+
+@stateless
+def same(table):
+    return table
+
+shop = Pipeline("shop", connections=["warehouse"], environment=["SHOP_TOKEN"])
+read = shop.source("read", ParquetSource("/none.parquet", records_per_event=1))
+made = shop.operator("made", same, read)
+save = shop.writer("save", TableWriter("warehouse", "sums", {"a": "text"}, on_new_run="replace"), made)
+shop.group("g", read, made, save)
+"""
 SUBMISSION = Submission("standalone", "http://127.0.0.1:1", "logio-1-g-1-abc", id="driver-20261130120000-0001")
 
 
@@ -93,3 +111,22 @@ def test_the_page_says_as_what_a_driver_was_submitted(store: LogStore) -> None:
         claim, SOMEBODY, reported=structs.replace(SUBMISSION, manager="yarn", id="application_1_1", attempt=2)
     )
     assert place_on_cluster(store.group(claim.run_id, "g")) == "yarn: application_1_1, attempt 2"
+
+
+def test_variables_of_a_pipeline_are_those_of_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that only submits need not have them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SHOP_TOKEN", raising=False)
+    monkeypatch.setenv("LOGIO_CONN_WAREHOUSE", "postgresql://w@127.0.0.1/w")
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "shop_of_nodes.py").write_text(PIPELINE)
+    monkeypatch.setitem(sys.modules, "shop_of_nodes", None)
+    del sys.modules["shop_of_nodes"]
+    for mode in ("client", "cluster"):
+        spark = SparkOptions.given("spark://master:7077", deploy_mode=mode)
+        wanted = Wanted("shop_of_nodes.py:shop", {}, {}, spark=spark)
+        if mode == "client":
+            with pytest.raises(ConfigurationError, match="'SHOP_TOKEN', which is not set in the process that launches"):
+                load(wanted, ConnectionUrls.load(print))
+        else:
+            assert load(wanted, ConnectionUrls.load(print)).pipeline.environment == ("SHOP_TOKEN",)
