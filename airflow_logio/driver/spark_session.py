@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE
 from airflow_logio.errors import LogioError, OperatorFailed, SparkLost
-from airflow_logio.spark.engine import ClassicEngine, SparkEngine, most_task_slots, task_slots
+from airflow_logio.spark.engine import ClassicEngine, SparkEngine, is_remote, most_task_slots, task_slots
 from airflow_logio.store.records.driver_records import SparkApplication
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class SparkSessions:
     def computed_once(self, check_wanted: Callable[[], None]) -> Iterator[None]:
         """Within the block, this thread evaluates something.
 
-        Raises `LogUnavailable` behind it if Spark has computed a part of that twice, and has not noticed; and what
+        Raises `LogUnavailable` behind it if Spark has computed a part of that twice, as far as that can be seen; and what
         `check_wanted` raises.
         """
         session = self.get()
@@ -254,11 +254,11 @@ def _make_idle_application() -> None:
 
 
 def _is_watched(session: Any) -> bool:
-    """Whether this Spark does not find out itself what it has computed twice. Raises `ConfigurationError`."""
-    from airflow_logio.spark.determinism import check_safety, guards_itself
+    """Whether it can be seen what this Spark computes twice. Raises `ConfigurationError`."""
+    from airflow_logio.spark.determinism import check_safety
 
     check_safety(session)
-    return not guards_itself(session)
+    return not is_remote(session)
 
 
 def warm_up(session: Any) -> None:

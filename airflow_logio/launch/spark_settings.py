@@ -64,20 +64,14 @@ FRAMES_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "true",
     # Jobs of several events run side by side, and beside those of windows and writers (ADR-92).
     "spark.scheduler.mode": "FAIR",
-    # An event is a job or two, and a run has any number of them: what Spark keeps of each for its UI is to stay small.
+    # An event is a few jobs, and a run has any number of them: what Spark keeps of each for its UI is to stay small. But the
+    # driver asks which stages of an evaluation ran, and with adaptive execution each job counts all stages before it.
     "spark.sql.ui.retainedExecutions": "100",
-    "spark.ui.retainedJobs": "200",
-    "spark.ui.retainedStages": "200",
-    "spark.ui.retainedTasks": "10000",
+    "spark.ui.retainedJobs": "2000",
+    "spark.ui.retainedStages": "4000",
+    "spark.ui.retainedTasks": "50",
 }
 """More defaults, of drivers that evaluate chains of DataFrames."""
-WATCHED_CONF: Mapping[str, str] = {
-    # The driver asks which stages of an evaluation ran: with adaptive execution, each job counts all stages before it.
-    "spark.ui.retainedJobs": "1000",
-    "spark.ui.retainedStages": "2000",
-    "spark.ui.retainedTasks": "100",
-}
-"""Instead of some of these, where Spark may be one that does not find out what it has computed twice (ADR-81)."""
 SEPARATORS: Mapping[str, str | None] = {
     "jars": ",",
     "files": ",",
@@ -187,13 +181,13 @@ class SparkSettings:
         """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
 
         `frames`: the group has operators of mode ``dataframe``. What keeps apart what a task made, and what it made when it
-        ran again, is always on; Spark may ignore it unless it is `guarded`. Raises `ConfigurationError` for properties that
-        a session of a Spark Connect server cannot have.
+        ran again, is always on; Spark may ignore a part of it unless it is `guarded`. Raises `ConfigurationError` for
+        properties that a session of a Spark Connect server cannot have.
         """
         safety = FRAMES_SAFETY if frames else SHUFFLE_SAFETY
         conf = dict(BATCH_CONF)
         if frames:
-            conf |= FRAMES_CONF if guarded else {**FRAMES_CONF, **WATCHED_CONF}
+            conf |= FRAMES_CONF
         if is_client(self):
             return {**_session_conf(self, conf, group_conf), **safety}
         if self.master.startswith("local"):
@@ -207,7 +201,7 @@ class SparkSettings:
         if self.use_krb5ccache:
             conf[KERBEROS_CREDENTIALS] = "ccache"
         memory = {DRIVER_MEMORY: self.driver_memory} if self.driver_memory else {}
-        if not guarded:
+        if frames or not guarded:
             safety = {**safety, **ONE_ATTEMPT}
         return {**conf, **group_conf, **self.conf, **memory, **safety}
 

@@ -178,10 +178,9 @@ def group_properties(
 def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bool) -> dict[str, str]:
     """The effective Spark properties of a group with properties of its `own`. Raises `ConfigurationError`, and
     `PipelineDefinitionError` for a shuffle that `frames` cannot have."""
-    version = None if is_address(settings.master) else spark_version(settings)
-    if frames and version is not None:
+    if frames and not is_address(settings.master) and (version := spark_version(settings)) is not None:
         check_version(version, is_served=settings.connect)
-    conf = settings.effective_conf(own, frames=frames, guarded=_is_guarded(version))
+    conf = settings.effective_conf(own, frames=frames, guarded=is_guarded(settings))
     for argument, named in PROPERTY_OF.items():
         if not is_client(settings) and not getattr(settings, argument):
             check_given_files(named, conf.get(named))
@@ -204,8 +203,9 @@ def spark_version(settings: SparkSettings) -> str | None:
     return min(versions, key=lambda one: version_number(one) or (0, 0), default=None)
 
 
-def _is_guarded(version: str | None) -> bool:
-    number = version_number(version or "")
+def is_guarded(settings: SparkSettings) -> bool:
+    """Whether that Spark is known to keep apart what a task made, and what it made when it ran again."""
+    number = version_number(spark_version(settings) or "")
     return number is not None and number >= GUARDED_SINCE
 
 

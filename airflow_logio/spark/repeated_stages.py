@@ -1,10 +1,10 @@
-"""Whether Spark has computed a stage of an evaluation twice: on Spark 4.0 and 4.1, which do not find it out (ADR-81).
+"""Whether Spark has computed a stage of an evaluation twice, which it may not find out itself (ADR-81).
 
-Spark 4.2 compares the checksums of a shuffle whose tasks run again, and computes anew what others have read of it. Before,
-a launch lets a lost shuffle fail its job (`session_safety.ONE_ATTEMPT`). But adaptive execution runs each stage as a job of
-its own: a shuffle that is lost between two of them is made again by the next, in a new stage, and no job fails. So when an
-evaluation has ended, Spark's store for its UI is asked which stages ran. That store gets its events later, may lose some, and
-forgets what is old; it says so by two jobs without tasks, one on each side of the evaluation.
+A launch lets a lost shuffle fail its job (`session_safety.ONE_ATTEMPT`). But adaptive execution runs each stage as a job of
+its own: a shuffle that is lost between two of them is made again by the next, in a new stage, and no job fails. Spark 4.2
+compares checksums of what tasks make again, and does nothing about it in the first attempt of a stage; earlier versions do
+not compare. So when an evaluation has ended, Spark's store for its UI is asked which stages ran. That store gets its events
+later, may lose some, and forgets what is old; it says so by two jobs without tasks, one on each side of the evaluation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.02
 _DROPPED = "queue.appStatus.numDroppedEvents"
 _MORE = (
     "if executors were not lost, let Spark keep more of what has ended (spark.ui.retainedJobs, spark.ui.retainedStages) or "
-    "queue more events (spark.scheduler.listenerbus.eventqueue.capacity)"
+    "queue more events (spark.scheduler.listenerbus.eventqueue.capacity), and let functions leave the tags of jobs alone"
 )
 
 
@@ -75,6 +75,7 @@ def computed_once(session: Any, check_wanted: Callable[[], None]) -> Iterator[No
     context.addJobTag(name)
     try:
         yield
+        is_tagged = name in context.getJobTags()  # a function can remove it
     finally:
         context.removeJobTag(name)
     _mark(context, behind)
@@ -82,14 +83,13 @@ def computed_once(session: Any, check_wanted: Callable[[], None]) -> Iterator[No
     while not (is_known := _has_ended(context, behind)) and time.monotonic() < deadline:
         check_wanted()
         time.sleep(_LOOK_SECONDS)
-    # What ends first is forgotten first.
-    if not is_known or not _has_ended(context, before) or _dropped(context) != dropped:
-        said = f"Spark does not tell which of its stages have run ({_MORE})"
-    else:
-        said = computed_twice(*_seen(context, name))
+    jobs, stages = _seen(context, name)
+    # What ends first is forgotten first: if that is there, all jobs are.
+    is_whole = is_known and is_tagged and _has_ended(context, before) and _dropped(context) == dropped
+    said = computed_twice(jobs, stages) if is_whole else f"Spark does not tell which of its stages have run ({_MORE})"
     if said:
         raise LogUnavailable(
-            f"{said}: with Spark {session.version}, records of two computations could be mixed, so what was made is not used"
+            f"{said}: records of two computations could be mixed, so what was made is not used (Spark {session.version})"
         )
 
 

@@ -33,8 +33,8 @@ ONE_ATTEMPT: Mapping[str, str] = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.stage.ignoreDecommissionFetchFailure": "false",
 }
-"""Where Spark may not know `SHUFFLE_SAFETY`, a job fails if what was shuffled is lost, and runs again as a whole (ADR-81).
-Properties of an application: they are set when it is launched."""
+"""A job fails if what was shuffled is lost, and runs again as a whole: for chains, and wherever Spark may not know
+`SHUFFLE_SAFETY` (ADR-81). Properties of an application: they are set when it is launched."""
 
 GUARDED_SINCE = (4, 2)
 """The first version of Spark that knows `SHUFFLE_SAFETY`."""

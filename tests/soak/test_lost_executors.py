@@ -1,7 +1,6 @@
 """Executors that are lost while mode ``dataframe`` evaluates, with what tasks had shuffled: no record is of two computations.
 
-On every Spark that `.ci/versions` tries: 4.2 and later find out themselves what they have computed twice, earlier ones are
-watched (ADR-81).
+`.ci/versions` runs this with earlier versions of Spark as well (ADR-81).
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from typing import Any
 
 import duckdb
 import psutil
-import pyspark
 import pytest
 
 from airflow_logio.launch import bundle
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.spark.determinism import version_number
-from airflow_logio.spark.session_safety import GUARDED_SINCE
 from airflow_logio.status.spark_ui import application_of
 from tests.support.bundle.drawn_orders import BETWEEN, PARTITIONS, RESULT
 from tests.support.running import ArmedSparkLauncher, Running, running
@@ -45,7 +41,6 @@ CONF = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "200s",
 }
-IS_WATCHED = (version_number(pyspark.__version__) or (0, 0)) < GUARDED_SINCE
 
 
 @dataclass(frozen=True)
@@ -187,8 +182,7 @@ def test_between_two_jobs_and_between_two_results_with_a_shuffle_that_two_stages
         run.finish(timeout=240)
         assert run.status(GROUP).incarnation == 1, "the driver has tried again by itself, and no operator is to blame"
     assert_exact(orders, tmp_path / "lake")
-    if IS_WATCHED:
-        assert "had made: with Spark 4." in said, "no job had failed"
+    assert "had made: records of two" in said, "no job had failed"
 
 
 def test_between_two_jobs_with_a_shuffle_that_one_stage_reads(sqlite_url: str, tmp_path: Path) -> None:
@@ -200,5 +194,4 @@ def test_between_two_jobs_with_a_shuffle_that_one_stage_reads(sqlite_url: str, t
         run.finish(timeout=240)
         assert run.status(GROUP).incarnation == 1
     assert_exact(orders, tmp_path / "lake")
-    if IS_WATCHED:
-        assert "had made: with Spark 4." in said
+    assert "had made: records of two" in said

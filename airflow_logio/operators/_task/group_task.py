@@ -23,6 +23,7 @@ from airflow_logio.errors import (
 from airflow_logio.launch.driver_config import has_frames, needs_spark
 from airflow_logio.launch.driver_log import last_words
 from airflow_logio.launch.launcher import LaunchContext, launch_group
+from airflow_logio.launch.spark_submit import is_guarded
 from airflow_logio.operators._task.run_lookup import first_try
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
@@ -196,7 +197,8 @@ class GroupTask:
         }
         pipeline = self.context.pipeline
         whole = replicated_group(self.group)
-        conf = settings.effective_conf(pipeline.groups[whole].spark, frames=has_frames(pipeline, whole))
+        own, frames = pipeline.groups[whole].spark, has_frames(pipeline, whole)
+        conf = settings.effective_conf(own, frames=frames, guarded=is_guarded(settings))
         log.info("Group %s: Spark settings %s, environment %s", self.group, shown, sorted(settings.env_vars))
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.spark_submit import is_guarded
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 
 
@@ -34,7 +35,8 @@ def sessions(event_log: Path) -> Iterator[SparkSessions]:
         "spark.eventLog.dir": event_log.as_uri(),
         "spark.eventLog.compress": "false",
     }
-    for name, value in SparkSettings().effective_conf(settings, frames=True).items():
+    as_launched = SparkSettings()
+    for name, value in as_launched.effective_conf(settings, frames=True, guarded=is_guarded(as_launched)).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     made = SparkSessions()

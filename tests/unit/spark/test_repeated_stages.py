@@ -15,6 +15,7 @@ from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.spark import repeated_stages
 from airflow_logio.spark.repeated_stages import Stage, computed_once, computed_twice
+from tests.support.waiting import eventually
 from tests.unit.spark.test_chains import Work
 
 A, B, C = (frozenset({name}) for name in "abc")
@@ -89,6 +90,43 @@ def test_an_error_in_the_block_is_that_error(spark: Any) -> None:
     with pytest.raises(ValueError, match="first"), computed_once(spark, lambda: None):
         raise ValueError("first")
     assert not spark.sparkContext.getJobTags()
+
+
+def test_jobs_that_spark_starts_in_threads_of_its_own_are_seen(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of broadcasts, of subqueries, and those whose answer comes as Arrow."""
+    seen: list[set[int]] = []
+    look = repeated_stages.computed_twice
+
+    def noted(jobs: Mapping[int, Sequence[int]], stages: Mapping[int, Stage | None]) -> str:
+        seen.append(set(jobs))
+        return look(jobs, stages)
+
+    monkeypatch.setattr(repeated_stages, "computed_twice", noted)
+    some = spark.range(0, 100, 1, 2)
+    some.createOrReplaceTempView("some")
+    before = job_without_tasks(spark, "test-before")
+    with computed_once(spark, lambda: None):
+        joined = some.join(some.groupBy("id").count().hint("broadcast"), "id")
+        assert joined.where("id < (SELECT max(id) FROM some WHERE id > 7)").toArrow().num_rows == 99
+    behind = job_without_tasks(spark, "test-behind")
+    [jobs] = seen
+    assert len(jobs) > 2
+    assert jobs == set(range(before + 2, behind - 1)), "all but the two marks"
+
+
+def job_without_tasks(session: Any, tag: str) -> int:
+    """Its number."""
+    context = session.sparkContext
+    repeated_stages._mark(context, tag)
+    eventually(lambda: repeated_stages._has_ended(context, tag), what="Spark tells of a job")
+    [job] = context._jsc.sc().statusTracker().getJobIdsForTag(tag)
+    return int(job)
+
+
+def test_a_function_that_removes_the_tag_of_its_jobs_is_not_trusted(spark: Any) -> None:
+    with pytest.raises(LogUnavailable, match="leave the tags of jobs alone"), computed_once(spark, lambda: None):
+        spark.sparkContext.clearJobTags()
+        spark.range(3).count()
 
 
 def test_a_store_that_does_not_answer_or_has_lost_events_is_not_trusted(
