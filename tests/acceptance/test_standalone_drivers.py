@@ -35,6 +35,7 @@ from tests.support.standalone_runs import (
     gated,
     leaves_nothing,
     on_cluster,
+    shows_no_secret,
     write_node_file,
 )
 from tests.support.waiting import eventually
@@ -161,6 +162,8 @@ def test_two_drivers_of_one_claim_are_one(
 ) -> None:
     with gated(cluster, tmp_path, postgres_url, postgres_warehouse_url) as made:
         made.run.context = replace(made.run.context, managers=LosesAnswers())
+        made.until_held(10)
+        shows_no_secret(cluster)
         for number in (10, 20, 30, 40):
             made.open(number)
         made.run.finish(timeout=420)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import psutil
 import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +32,8 @@ from tests.support.waiting import eventually
 
 GATES = (10, 20, 30, 40)
 NUMBERS = 50
+TOKEN, PASSWORD = "t0ken-of-the-node", "pw-of-the-log"
+"""Secrets that only the node's file has."""
 PIPELINE = f"""
 import os
 import time
@@ -50,7 +54,7 @@ def double(numbers):
     return numbers.append_column("twice", [[2 * number for number in found]])
 
 
-pipeline = Pipeline("gated", params={{"numbers": str}}, connections=["warehouse"], environment=["GATES"])
+pipeline = Pipeline("gated", params={{"numbers": str}}, connections=["warehouse"], environment=["GATES", "SHOP_TOKEN"])
 read = pipeline.source("read", ParquetSource("{{numbers}}", records_per_event=1))
 made = pipeline.operator("double", double, read)
 columns = {{"n": "bigint", "twice": "bigint"}}
@@ -151,7 +155,9 @@ def gated(
     (source / "gated_pipeline.py").write_text(PIPELINE)
     pq.write_table(pa.table({"n": range(NUMBERS)}), folder / "numbers.parquet")
     ref = bundle.parse_ref(f"{source / 'gated_pipeline.py'}:pipeline")
-    node = write_node_file(folder / "node.json", log_url, {"warehouse": warehouse_url}, {"GATES": str(gates)})
+    told = {"GATES": str(gates), "SHOP_TOKEN": TOKEN}
+    log = log_url.replace("@", f":{PASSWORD}@", 1)
+    node = write_node_file(folder / "node.json", log, {"warehouse": warehouse_url}, told)
     with running(
         log_url,
         warehouse_url,
@@ -170,6 +176,26 @@ def gated(
             for one in sorted((cluster.folder / "worker").glob("driver-*/std*")):
                 error.add_note(f"--- {one.parent.name}/{one.name}\n{one.read_text(errors='replace')[-1500:]}")
             raise
+
+
+def shows_no_secret(cluster: Cluster) -> None:
+    """Neither the pages of master and workers, nor their files, nor what runs on this machine: arguments and properties of
+    drivers and executors are in all of them."""
+    state = cluster.state()
+    pages = [f"http://{cluster.address}:{cluster.ui_port}/{path}" for path in ("", "json/")]
+    pages += [f"{worker['webuiaddress']}/{path}" for worker in state["workers"] for path in ("", "json/")]
+    drivers = [one["id"] for one in (*state["activedrivers"], *state["completeddrivers"])]
+    pages += [f"{cluster.rest}/v1/submissions/status/{driver}" for driver in drivers]
+    found = {}
+    for page in pages:
+        with urlopen(page, timeout=30) as answer:
+            found[page] = answer.read().decode(errors="replace")
+    for path in cluster.folder.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):  # a driver that ends removes its own
+            found[str(path)] = path.read_text(errors="replace")
+    found |= {f"process {one.pid}": " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])}
+    assert drivers and any("SparkSubmit" in text for text in found.values()), "it looks where drivers are shown"
+    assert not [place for place, text in found.items() if TOKEN in text or PASSWORD in text]
 
 
 def leaves_nothing(run: Running, cluster: Cluster, *, confirmed: bool = True) -> None:
