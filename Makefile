@@ -15,10 +15,10 @@ TESTS = $(BIN)/python .ci/tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-fast test-slice test-all soak check format bench clean
+.PHONY: help setup java demo test test-fast test-slice test-all soak test-k8s check format bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## virtual environment and dependencies (again only if pyproject.toml or constraints.txt has changed)
 
@@ -47,6 +47,9 @@ test-all: $(STAMP) ## all tests except those that take hours, in an hour, then o
 
 soak: $(STAMP) ## what needs hours: campaigns, storms, all crash points, and sales with kills for HOURS=8 (1 by default)
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && LOGIO_SOAK_HOURS="$(HOURS)" exec $(TESTS) soak $(ARGS)
+
+test-k8s: $(STAMP) ## drivers on the Kubernetes that KUBECONFIG names; docker/k8s/README.md says what it needs
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.k8s
 
 check: $(STAMP) ## format, quotes, generated pages, the page's built files (where there is Node), lint, types, imports
 	$(BIN)/ruff format --check .

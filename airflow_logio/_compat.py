@@ -53,6 +53,7 @@ __all__ = [
     "keeps_nothing",
     "kept_by_task",
     "kerberos_principal",
+    "kubernetes_conn_id",
     "launches_group",
     "may_be_triggered_by_tasks",
     "may_change_runs",
@@ -117,6 +118,11 @@ def recover_in_triggerer() -> RecoverInTriggerer:
 def spark_history_url() -> str:
     """Option ``[logio] spark_history_url``; empty if there is no history server."""
     return str(conf.get("logio", "spark_history_url", fallback="") or "")
+
+
+def kubernetes_conn_id() -> str:
+    """Option ``[logio] kubernetes_conn_id``; empty if credentials are those of the environment."""
+    return str(conf.get("logio", "kubernetes_conn_id", fallback="") or "")
 
 
 def may_end_in_triggerer(task: Any) -> bool:

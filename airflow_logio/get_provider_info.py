@@ -148,6 +148,15 @@ def _options() -> dict[str, Any]:
             "example": "never",
             "default": "auto",
         },
+        "kubernetes_conn_id": {
+            "description": "Connection of type kubernetes with which drivers are submitted to an API server of Kubernetes, "
+            "looked at and ended (deploy mode cluster). Empty: the service account of the pod of a worker or triggerer, "
+            "else its kubeconfig.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "kubernetes_default",
+            "default": "",
+        },
         "spark_history_url": {
             "description": "Address of the Spark history server that shows ended drivers. Empty: none, and the link to the "
             "Spark UI is there only while a driver lives.",

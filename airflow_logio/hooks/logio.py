@@ -61,8 +61,11 @@ class LogioHook(BaseHook):
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
+        from airflow_logio.hooks.spark import kubernetes_access
+        from airflow_logio.launch.managers.known_managers import ask_for_access
         from airflow_logio.store import open_store
 
+        ask_for_access(kubernetes_access)  # whatever opens the log may look after drivers on a cluster
         return open_store(self.get_url(), application="logio airflow", create=create, connections=connections)
 
     def get_conn(self) -> LogStore:

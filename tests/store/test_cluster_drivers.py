@@ -159,3 +159,14 @@ def test_what_is_taken_each_time_is_parked_in_the_end(log_store: LogStore) -> No
         log_store.declare_dead(ref_of(claim), "evicted", was_taken=True)
     with pytest.raises(BudgetSpent, match="took the room of 20 drivers"):
         log_store.claim(run.run_id, "g", expected=TAKEN_BUDGET.recoveries + 1, reason="evicted")
+
+
+def test_what_the_manager_takes_is_recovered_though_the_budget_is_spent(log_store: LogStore) -> None:
+    run = log_store.start_run(spec("g", budget=RecoveryBudget(recoveries=1)))
+    for incarnation, was_taken in enumerate((False, True, True)):
+        claim = log_store.claim(run.run_id, "g", expected=incarnation, reason="test")
+        log_store.declare_dead(ref_of(claim), "killed", was_taken=was_taken)
+    claim = log_store.claim(run.run_id, "g", expected=3, reason="evicted again")
+    log_store.declare_dead(ref_of(claim), "killed")
+    with pytest.raises(BudgetSpent):
+        log_store.claim(run.run_id, "g", expected=4, reason="killed again")

@@ -44,6 +44,19 @@ class Submission(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Which of an application's attempts it is, from 1, on YARN; 0: not known, or there is one only."""
 
 
+NAMED = "kubernetes"
+"""The manager that has one driver of a name at most: who knows the name knows the driver."""
+
+
+def known_as(noted: Submission | None, reported: Submission | None) -> tuple[Submission, ...]:
+    """As what one driver was submitted: as its launcher has noted it, and as it says itself if that is another one, or says
+    more; that of more knowledge last."""
+    found = [one for one in (noted, reported) if one is not None]
+    if len(found) == 2 and {one.manager for one in found} == {NAMED} and found[0].name == found[1].name:
+        return (max(found, key=lambda one: one.id != ""),)
+    return tuple(dict.fromkeys(found))
+
+
 class ManagerSaid(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a cluster manager has said of a driver that has not registered."""
 

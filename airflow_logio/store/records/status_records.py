@@ -17,6 +17,7 @@ from airflow_logio.store.records.driver_records import (
     Load,
     ManagerSaid,
     Submission,
+    known_as,
 )
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.upkeep_records import QuarantineCount
@@ -98,7 +99,7 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def submissions(self) -> tuple[Submission, ...]:
         """As what its driver was submitted to a cluster manager: what its launcher knows, and what it says itself."""
-        return tuple(dict.fromkeys(one for one in (self.submission, self.reported) if one is not None))
+        return known_as(self.submission, self.reported)
 
     @property
     def silent_seconds(self) -> float | None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.cluster_port import ClusterLog
-from airflow_logio.store.records.driver_records import Claim, GroupRef, LeftDriver, ManagerSaid, Submission
+from airflow_logio.store.records.driver_records import Claim, GroupRef, LeftDriver, ManagerSaid, Submission, known_as
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.runs import SqlPart
@@ -80,7 +80,7 @@ class SqlClusterLog(SqlPart, ClusterLog):
             return [
                 LeftDriver(
                     GroupRef(row.run_id, row.group_name, row.incarnation),
-                    submissions(row.submission, row.reported),
+                    known_as(submission_of(row.submission), submission_of(row.reported)),
                     bool(row.is_replaced),
                     row.claimed,
                     row.ended,
@@ -118,13 +118,3 @@ def said_of(text: str | None) -> ManagerSaid | None:
         return None if text is None else msgspec.json.decode(text, type=ManagerSaid)
     except msgspec.MsgspecError:
         return None
-
-
-def submissions(*texts: str | None) -> tuple[Submission, ...]:
-    """Each once, that of more knowledge last."""
-    found: list[Submission] = []
-    for text in texts:
-        one = submission_of(text)
-        if one is not None and one not in found:
-            found.append(one)
-    return tuple(found)

@@ -423,8 +423,10 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
     driver = schema.driver
     clock = now(connection.dialect.name)
     forgiven = sa.func.coalesce(_last_by_user(run, group), 0)
-    ended = sa.select(driver.c.failed_at).where(*_of(driver, run.run_id, group), driver.c.incarnation >= forgiven)
-    points = connection.execute(ended.order_by(driver.c.incarnation)).scalars().all()
+    columns = driver.c.failed_at, driver.c.was_taken
+    ended = sa.select(*columns).where(*_of(driver, run.run_id, group), driver.c.incarnation >= forgiven)
+    ends = connection.execute(ended.order_by(driver.c.incarnation)).all()
+    points = [end.failed_at for end in ends]
     if budget.is_spent_at(points):
         return failed_again(group, budget, str(points[-1]))
     before = schema.driver.alias()
@@ -451,7 +453,7 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
     if TAKEN_BUDGET.is_spent([row.age for row in rows if row.is_free]):
         return taken_too_often(group)
     rows = [row for row in rows if not row.is_free]
-    if not budget.is_spent([row.age for row in rows]):
+    if (ends and ends[-1].was_taken) or not budget.is_spent([row.age for row in rows]):
         return None
     causes = "\n".join(f"  incarnation {row.incarnation}: {row.reason}" for row in rows[-budget.recoveries :])
     return (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from airflow_logio.launch.managers.cluster_manager import DriverSight
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
-from airflow_logio.store.records.driver_records import ManagerSaid, Submission
+from airflow_logio.store.records.driver_records import NAMED, ManagerSaid, Submission
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.clusters.manager_answers import Answer
 
@@ -69,9 +69,9 @@ class ClusterDriver:
         """`stood_still`: for how many seconds up to `now` every look has found the same heartbeat."""
         self._is_about(status)
         seen, reported = answer.sighting, status.reported
-        if reported is None or not reported.id:  # which one it is, only the lease knows
+        if reported is None or not (reported.id or reported.manager == NAMED):  # which one it is, only the lease knows
             return Judgement()
-        was_taken = seen.was_taken or (seen.state is DriverSight.GONE and reported.manager == "kubernetes")
+        was_taken = seen.was_taken or (seen.state is DriverSight.GONE and reported.manager == NAMED)
         if seen.state is not DriverSight.EXITED:
             return Judgement(was_taken=was_taken)
         self._exited_at = answer.asked_at if self._exited_at is None else self._exited_at
@@ -97,4 +97,4 @@ class ClusterDriver:
 
 def asked_about(status: GroupStatus) -> Submission | None:
     """What a manager is asked about: as what a registered driver says that it was submitted, else as its launcher knows."""
-    return status.reported or status.submission
+    return status.submissions[-1] if status.submissions else None

@@ -33,6 +33,7 @@ from airflow_logio.store.records.driver_records import (
     ManagerSaid,
     Refused,
     Submission,
+    known_as,
 )
 from airflow_logio.store.records.run_records import has_sources
 from airflow_logio.store.records.status_records import GroupStatus, UnderWay
@@ -259,7 +260,7 @@ def left_on_clusters(tables: Tables, run_ids: Collection[int] | None, most: int)
         is_asked = run_ids is None or key.run_id in run_ids
         if not (is_asked and is_over) or row.submission is None or row.gone_at is not None:
             continue
-        submissions = tuple(dict.fromkeys(one for one in (row.submission, row.reported) if one is not None))
+        submissions = known_as(row.submission, row.reported)
         ref = GroupRef(key.run_id, key.group, incarnation)
         now = tables.now()
         found.append(LeftDriver(ref, submissions, is_replaced, now - row.claimed_at, now - group.since))
@@ -287,7 +288,7 @@ def budget_spent(tables: Tables, key: GroupKey) -> str | None:
     free = [row for n, row in mine if n > forgiven and n - 1 in taken]
     if TAKEN_BUDGET.is_spent([clock - row.claimed_at for row in free]):
         return taken_too_often(key.group)
-    if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
+    if (all_mine and all_mine[-1][1].was_taken) or not budget.is_spent([clock - row.claimed_at for _, row in spent]):
         return None
     causes = "\n".join(f"  incarnation {n}: {row.reason}" for n, row in spent[-budget.recoveries :])
     return (

@@ -153,12 +153,18 @@ def _write(folder: Path, plural: str, name: str, settings: Object, lookup: Looku
         if missing and not settings.get("optional"):
             raise Waiting("ContainerCreating", f"{plural} {name} references non-existent config key: {missing[0]}")
         values = {item["path"]: values[item["key"]] for item in items if item["key"] in values}
-    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / "..2026_11_30_12_00_00.1"
+    place.mkdir(parents=True, exist_ok=True)
     for path, value in values.items():
-        file = folder / path
+        file = place / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(value)
         file.chmod(settings.get("defaultMode", 0o644))
+    # As a node does it, so that all files change at once.
+    links = {"..data": place.name, **{top: f"..data/{top}" for top in {path.partition("/")[0] for path in values}}}
+    for link, target in links.items():
+        if not (folder / link).is_symlink():
+            (folder / link).symlink_to(target)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ def _write(folder: Path, plural: str, name: str, settings: Object, lookup: Looku
 
 def hosts(name: str, address: str, services: Iterable[Object], pods: Iterable[Object]) -> str:
     """`/etc/hosts` of a pod: itself, and what the cluster's DNS says of headless services, whether or not a pod is ready."""
-    lines = ["127.0.0.1 localhost", f"{address} {name}"]
+    lines = ["127.0.0.1 localhost", f"{address} {name[:63]}"]
     running = [pod for pod in pods if pod["status"].get("podIP") and pod["status"].get("phase") == "Running"]
     for service in services:
         wanted = service["spec"].get("selector") or {}

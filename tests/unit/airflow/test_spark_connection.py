@@ -8,15 +8,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_logio import _compat
-from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.spark import spark_target
+from airflow_logio.errors import ConfigurationError, ManagerUnavailable
+from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.hooks.spark import kubernetes_access, spark_target
+from airflow_logio.launch.managers.known_managers import Managers, ask_for_access
+from airflow_logio.launch.managers.kubernetes_api import KubernetesAccess
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
 from airflow_logio.operators._task.launches import check_place
+from airflow_logio.store.records.driver_records import Submission
 from tests.support.airflow_connections import connection
 
 
@@ -179,3 +184,24 @@ def test_a_connect_server_without_a_host_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", json.dumps({"conn_type": "spark_connect", "host": host}))
     with pytest.raises(ConfigurationError, match=r"'spark_x' has host .*e\.g\. spark\.example\.com"):
         spark_target("spark_x")
+
+
+def test_a_connection_of_kubernetes_says_with_what_it_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pod = Submission("kubernetes", "https://api", "logio-a-g-1", "logio")
+    try:
+        log = connection("logio", extra={"path": str(tmp_path / "log.db")})
+        monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", log)
+        LogioHook().get_store(create=True).dispose()
+        assert kubernetes_access() is None
+        monkeypatch.setenv("AIRFLOW__LOGIO__KUBERNETES_CONN_ID", "kube")
+        with pytest.raises(ManagerUnavailable, match="kubernetes_conn_id is 'kube', and there is no such connection"):
+            Managers().at(pod)
+        extra = {"kube_config_path": "/etc/kube/config", "cluster_context": "prod"}
+        monkeypatch.setenv("AIRFLOW_CONN_KUBE", connection("kubernetes", extra=extra))
+        assert kubernetes_access() == KubernetesAccess(Path("/etc/kube/config"), context="prod")
+        shown = Managers().at(pod).output_command(pod)
+        assert shown == "kubectl --context prod -n logio logs logio-a-g-1"
+        given = Managers(KubernetesAccess(context="given")).at(pod)
+        assert given.output_command(pod).startswith("kubectl --context given ")
+    finally:
+        ask_for_access(lambda: None)

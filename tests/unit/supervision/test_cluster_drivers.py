@@ -12,7 +12,7 @@ from msgspec import structs
 from airflow_logio.launch.managers.cluster_manager import DriverSight, Sighting
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records.driver_records import GroupRef, ManagerSaid, Submission
+from airflow_logio.store.records.driver_records import GroupRef, ManagerSaid, Submission, known_as
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.clusters.manager_answers import NO_ANSWER, Answer, ManagerAnswers
 from airflow_logio.supervision.look import Watcher
@@ -208,3 +208,27 @@ def test_what_the_manager_took_spends_no_budget(sighting: Sighting, manager: str
     scene.answers.sighting = sighting
     assert scene.look(14) is GroupState.DEAD
     assert scene.was_taken is is_free
+
+
+# --- where a name is one driver's --------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_known_by_its_name_though_its_driver_cannot_say_its_uid() -> None:
+    named = Submission("kubernetes", "https://api", "logio-1234-g-1-abcdef", "logio")
+    noted = structs.replace(named, id="uid", cluster="space")
+    scene = Scene(noted)
+    scene.register(named)
+    status = scene.store.group(scene.run.run_id, "g")
+    assert status.submissions == (noted,)
+    scene.says(DriverSight.EXITED, "OOMKilled, exit code 137")
+    assert scene.look(30) is GroupState.DEAD
+    assert set(scene.answers.asked) == {noted}
+    scene.store.claim(scene.run.run_id, "g", expected=1, reason="test")
+    assert [one.submissions for one in scene.store.left_on_clusters()] == [(noted,)]
+
+
+def test_another_manager_may_have_two_drivers_of_one_name() -> None:
+    reported = structs.replace(NOTED, id="application_1_0002", attempt=1)
+    assert known_as(SUBMITTED, reported) == (SUBMITTED, reported)
+    assert known_as(NOTED, None) == (NOTED,)
+    assert known_as(None, None) == ()

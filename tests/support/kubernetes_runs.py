@@ -1,0 +1,283 @@
+"""Runs whose drivers are pods: a small pipeline of a group with Spark and one without, which waits where a test wants it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from airflow_logio.launch import bundle
+from airflow_logio.launch.code_bundle import collect
+from airflow_logio.launch.driver_arguments import APPLICATION_PROPERTY, CONNECTIONS_PROPERTY
+from airflow_logio.launch.driver_config import Launch
+from airflow_logio.launch.launcher import Launched, Launcher
+from airflow_logio.launch.managers.known_managers import Managers
+from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from tests.support.kubernetes.api_server import ApiServer
+from tests.support.kubernetes.client import Api
+from tests.support.kubernetes.kubelet import Kubelet, kubelet
+from tests.support.kubernetes.pods import Pod
+from tests.support.postgres import PostgresServer
+from tests.support.running import Running, running
+from tests.support.waiting import eventually
+
+PASSWORD = "pw-of-the-log-and-the-warehouse"
+NUMBERS = 40
+EVERY = 5
+"""Numbers that one job of Spark is about."""
+GATES = (10, 20, 30)
+PIPELINE = f"""
+import os
+import time
+from pathlib import Path
+
+from airflow_logio import EveryEvents, ParquetSource, Pipeline, TableWriter, generate, stateless
+
+
+@stateless
+def gate(numbers):
+    gates = Path(os.environ["GATES"])
+    for number in numbers.column("n").to_pylist():
+        if number in {GATES}:
+            (gates / f"held-{{number}}-{{time.time()}}").touch()
+            while not (gates / f"open-{{number}}").exists():
+                time.sleep(0.02)
+    return numbers
+
+
+@generate(SPARK)
+def double(numbers):
+    DOUBLED
+
+
+pipeline = Pipeline("doubles", params={{"numbers": str}}, connections=["warehouse"], environment=["GATES"])
+read = pipeline.source("read", ParquetSource("{{numbers}}", records_per_event=1))
+held = pipeline.operator("gate", gate, read)
+made = pipeline.operator("double", double, held, window=EveryEvents({EVERY}))
+columns = {{"n": "bigint", "twice": "bigint"}}
+save = pipeline.writer("save", TableWriter("warehouse", "doubles", columns, on_new_run="replace"), made)
+pipeline.group("make", read, held, made)
+pipeline.group("save", save)
+"""
+WITH_SPARK = ('mode="executors"', "return numbers.selectExpr('n', 'n * 2 AS twice')")
+WITHOUT = (
+    'mode="driver"',
+    "return numbers.append_column('twice', [[2 * number for number in numbers.column('n').to_pylist()]])",
+)
+EXPECTED = [(number, 2 * number) for number in range(NUMBERS)]
+SECRET, FOLDER = "logio", "/etc/logio"
+
+
+ROLES = Path(__file__).parents[2] / "docker" / "k8s" / "rbac.yaml"
+_REQUEST = re.compile(
+    r"(?P<method>[A-Z]+) /api(?:s/[a-z0-9.]+)?/v1/namespaces(?:/default/(?P<resource>[a-z]+))?(?:/(?P<name>[^/?]+))?"
+    r"(?:\?(?P<query>.*))?"
+)
+_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update"}
+
+
+def verbs_of(requests: Iterable[str]) -> set[tuple[str, str]]:
+    """Resource and verb of each request, as Kubernetes calls them; those of nodes (sub-resources, Secrets) are left out."""
+    found = set()
+    for request in requests:
+        asked = _REQUEST.fullmatch(request)
+        if asked is None or asked["resource"] == "secrets":
+            continue
+        if asked["method"] == "GET":
+            verb = "watch" if "watch=true" in (asked["query"] or "") else "get" if asked["name"] else "list"
+        else:
+            verb = _VERBS.get(asked["method"]) or ("delete" if asked["name"] else "deletecollection")
+        found.add((asked["resource"] or "namespaces", verb))
+    return found
+
+
+def verbs_granted() -> set[tuple[str, str]]:
+    """By the Roles that are shipped."""
+    roles = [one for one in yaml.safe_load_all(ROLES.read_text()) if one["kind"] == "Role"]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def results(warehouse_url: str) -> list[tuple[int, int]]:
+    """What the pipeline has written."""
+    connection = psycopg2.connect(warehouse_url.replace("+psycopg2", ""))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT n, twice FROM doubles ORDER BY n, twice")
+            return list(cursor.fetchall())
+    finally:
+        connection.close()
+
+
+class NoLauncher(Launcher):
+    """Starts no process: drivers are pods."""
+
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        raise AssertionError(f"a driver of {claim.group} was to start on this machine")
+
+
+@dataclass
+class Cluster:
+    """An API server, nodes, and a PostgreSQL that pods and this machine reach."""
+
+    server: ApiServer
+    api: Api
+    nodes: Kubelet
+    postgres: PostgresServer
+
+    @property
+    def for_pods(self) -> str:
+        return f"http://{self.nodes.network.address}:{self.server.port}"
+
+    def settings(self, **conf: str) -> SparkSettings:
+        """Of drivers that have what the Secret says."""
+        ours = {
+            "spark.kubernetes.container.image": "logio",
+            "spark.kubernetes.driver.master": self.for_pods,
+            "spark.kubernetes.driver.request.cores": "1",
+            f"spark.kubernetes.driver.secrets.{SECRET}": FOLDER,
+            CONNECTIONS_PROPERTY: f"{FOLDER}/connections.json",
+            APPLICATION_PROPERTY: f"local://{APPLICATION}",
+            "spark.pyspark.python": sys.executable,
+            "spark.executor.instances": "1",
+            "spark.driver.memory": "512m",
+            "spark.sql.shuffle.partitions": "2",
+        }
+        return SparkSettings(f"k8s://{self.server.url}", "cluster", {**ours, **conf}, executor_memory="512m")
+
+    def make_secret(self, log_url: str, connections: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        says = {"log": log_url, "connections": dict(connections), "environment": dict(environment)}
+        content = base64.b64encode(json.dumps(says).encode()).decode()
+        path = "/api/v1/namespaces/default/secrets"
+        self.api.create(path, {"metadata": {"name": SECRET}, "data": {"connections.json": content}})
+
+    def pods(self) -> list[dict[str, Any]]:
+        return list(self.api.get("/api/v1/namespaces/default/pods")["items"])
+
+    def living(self) -> list[str]:
+        """Names of pods that have not ended."""
+        return [pod["metadata"]["name"] for pod in self.pods() if pod["status"]["phase"] not in {"Succeeded", "Failed"}]
+
+    def pod_of(self, run: Running, group: str) -> Pod:
+        submission = run.status(group).submission
+        assert submission is not None
+        return self.nodes.pod(submission.name)
+
+
+@contextmanager
+def cluster_of(server: ApiServer, folder: Path, nodes: tuple[str, ...] = ("node-1", "node-2")) -> Iterator[Cluster]:
+    image = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
+    api = Api(server.url)
+    with kubelet(server.url, folder / "kubelet", nodes, shared=[folder], image=image) as made:
+        postgres = PostgresServer(host=made.network.address)
+        try:
+            postgres.create()
+            postgres.start()
+            yield Cluster(server, api, made, postgres)
+        finally:
+            postgres.destroy()
+            api.close()
+
+
+@dataclass
+class Gated:
+    """A run of the small pipeline."""
+
+    run: Running
+    cluster: Cluster
+    gates: Path
+    warehouse_url: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What happened → seconds from there to the first commit of the next driver."""
+
+    def until_held(self, number: int, timeout: float = 300) -> None:
+        """Supervise until a driver waits at a gate."""
+        held = lambda: list(self.gates.glob(f"held-{number}-*"))  # noqa: E731
+        self.run.until(held, f"a driver waits at {number}", timeout=timeout)
+
+    def open(self, *numbers: int) -> None:
+        for number in numbers or GATES:
+            (self.gates / f"open-{number}").touch()
+
+    def is_recovered(self, what: str, fault: Callable[[], object], gate: int, timeout: float = 300) -> None:
+        """Do what ends the driver of group `make`, which waits at a gate, open that, and supervise until the next one has
+        committed."""
+        before, begun = self.run.status("make").incarnation, time.monotonic()
+        fault()
+        self.open(gate)
+
+        def has_committed() -> bool:
+            drivers = self.run.store.drivers(self.run.run.run_id)
+            newer = [one for one in drivers if one.group == "make" and one.incarnation > before]
+            return any(one.first_commit_at is not None for one in newer)
+
+        self.run.until(has_committed, f"make is recovered when {what}", timeout=timeout)
+        self.seconds[what] = round(time.monotonic() - begun, 1)
+
+    def finish(self, timeout: float = 420) -> None:
+        """The result is exact, and nothing is left that has not ended."""
+        self.open()
+        self.run.finish(timeout=timeout)
+        assert results(self.warehouse_url) == EXPECTED
+        left = LeftDrivers(self.run.store, self.run.context.managers, [self.run.run.run_id])
+        eventually(lambda: left.look_after() == 0, what="all ends are confirmed", timeout=240, every=0.5)
+        eventually(lambda: not self.cluster.living(), what="no pod is left that has not ended", timeout=60, every=0.2)
+
+
+@contextmanager
+def gated(
+    cluster: Cluster,
+    folder: Path,
+    *,
+    spark: bool = True,
+    lease: Lease | None = None,
+    managers: Managers | None = None,
+    recoveries: int = 50,
+    **conf: str,
+) -> Iterator[Gated]:
+    """A run of the small pipeline, which is supervised by the test; `spark`: group `make` runs jobs of Spark."""
+    source, gates = folder / "dags", folder / "gates"
+    for one in (source, gates):
+        one.mkdir()
+    mode, body = WITH_SPARK if spark else WITHOUT
+    (source / "doubles.py").write_text(PIPELINE.replace("SPARK", mode).replace("DOUBLED", body))
+    pq.write_table(pa.table({"n": range(NUMBERS)}), folder / "numbers.parquet")
+    ref = bundle.parse_ref(f"{source / 'doubles.py'}:pipeline")
+    log_url, warehouse_url = cluster.postgres.new_database(), cluster.postgres.new_database(migrated=False)
+    told = [url.replace("@", f":{PASSWORD}@", 1) for url in (log_url, warehouse_url)]  # trusted: any password will do
+    cluster.make_secret(told[0], {"warehouse": told[1]}, {"GATES": str(gates)})
+    with running(
+        told[0],
+        told[1],
+        folder,
+        NoLauncher(),
+        ref=ref,
+        params={"numbers": str(folder / "numbers.parquet")},
+        code=collect(ref),
+        spark=cluster.settings(**conf),
+        lease=lease or Lease(15, 120),
+        recoveries=recoveries,
+    ) as run:
+        try:
+            yield Gated(run, cluster, gates, warehouse_url)
+        except Exception as error:
+            for log in sorted((cluster.nodes.folder / "pods").glob("*/log")):
+                error.add_note(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-2000:]}")
+            raise
