@@ -167,9 +167,9 @@ class KubernetesManager(ClusterManager):
 
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         """As the port has it."""
-        if launch.kind is DriverKind.SPARK_SUBMIT:
-            return self._submit_spark(submission, claim, launch)
-        return self._create(submission, self._python_pod(submission, claim, launch))
+        if _is_python_alone(launch):
+            return self._create(submission, self._python_pod(submission, claim, launch))
+        return self._submit_spark(submission, claim, launch)
 
     def _create(self, submission: Submission, pod: Json) -> Submission:
         try:
@@ -391,6 +391,12 @@ class KubernetesManager(ClusterManager):
 
     def _at(self, submission: Submission) -> str:
         return f"pod {submission.name} in namespace {submission.namespace} of {self._address}"
+
+
+def _is_python_alone(launch: Launch) -> bool:
+    """Whether a group without Spark needs nothing of spark-submit's: which Python it is, a pod can say itself."""
+    files = launch.settings.py_files or launch.conf.get("spark.submit.pyFiles")
+    return launch.kind is DriverKind.PYTHON or (not launch.needs_spark and not files)
 
 
 def _is_ours(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_logio.errors import ConfigurationError, ManagerUnavailable, SubmissionUnknown
-from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch
+from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch, driver_kind
 from airflow_logio.launch.managers import kubernetes as module
 from airflow_logio.launch.managers.cluster_manager import DriverSight, claim_name
 from airflow_logio.launch.managers.kubernetes import KubernetesManager
@@ -102,6 +102,16 @@ def test_a_group_without_spark_is_a_pod_that_is_found_by_its_labels(
     assert PASSWORD not in json.dumps(pod)
     assert manager.find(found) == [found]
     assert manager.output_command(found) == f"kubectl -n default logs {found.name}"
+
+
+def test_a_group_without_spark_gets_the_python_that_is_named(
+    manager: KubernetesManager, server: ApiServer, api: Api
+) -> None:
+    made = launch(server.url, {"spark.pyspark.python": "/opt/python"})
+    kind = driver_kind(made.settings, made.conf, spark=False)
+    found = manager.submit(manager.prepare(claim(), made), claim(), replace(made, kind=kind))
+    [container] = api.get(f"{PODS}/{found.name}")["spec"]["containers"]
+    assert container["command"] == ["/opt/python"]
 
 
 def test_a_claim_has_one_pod_whoever_submits_it_again(manager: KubernetesManager, server: ApiServer, api: Api) -> None:
