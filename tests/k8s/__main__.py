@@ -126,7 +126,7 @@ def try_out(text: str, image: str, namespace: str, log_url: str, warehouse_url: 
             assert run.status("make").incarnation > 1, "the pod was deleted too late"
             assert results(warehouse_url) == EXPECTED
             left = LeftDrivers(run.store, run.context.managers, [run.run.run_id])
-            eventually(lambda: left.look_after() == 0, what="all ends are confirmed", timeout=MINUTES * 60, every=2)
+            eventually(lambda: not left.look_after(), what="all ends are confirmed", timeout=MINUTES * 60, every=2)
             kubectl("-n", namespace, "delete", "pods", "-l", f"airflow-logio/run={run.run.uid}")
     log.info("exact: %d rows", len(EXPECTED))
 

@@ -237,7 +237,7 @@ class Gated:
         self.run.finish(timeout=timeout)
         assert results(self.warehouse_url) == EXPECTED
         left = LeftDrivers(self.run.store, self.run.context.managers, [self.run.run.run_id])
-        eventually(lambda: left.look_after() == 0, what="all ends are confirmed", timeout=240, every=0.5)
+        eventually(lambda: not left.look_after(), what="all ends are confirmed", timeout=240, every=0.5)
         eventually(lambda: not self.cluster.living(), what="no pod is left that has not ended", timeout=60, every=0.2)
 
 
