@@ -276,6 +276,16 @@ def test_the_entrypoint_passes_signals_and_exit_codes(api: Api, cluster: Kubelet
     assert terminated(ended(api, "unknown"))["exitCode"] == 127
 
 
+def test_one_program_of_a_pod_is_killed_and_the_others_go_on(api: Api, cluster: Kubelet) -> None:
+    start(api, "one", "sleep 1000 & wait $!; echo it ended with $?; exit 5")
+    pod = cluster.pod("one")
+    eventually(lambda: pod.processes("sleep"), what="it sleeps")
+    assert pod.kill_all_of("java") == 0
+    assert pod.kill_all_of("sleep") == 1
+    assert terminated(ended(api, "one"))["exitCode"] == 5
+    assert "it ended with 137" in pod.log
+
+
 def test_the_kubelet_outlives_an_outage_of_the_server(
     server: ApiServer | Kubernetes, api: Api, cluster: Kubelet, tmp_path: Path
 ) -> None:
@@ -305,6 +315,10 @@ spark.stop()
 """
 
 
+OF = ("submission", "driver")
+"""Clients whose usual ten seconds are too few for a busy machine."""
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_spark_runs_a_job_on_an_executor_and_leaves_nothing_of_a_deleted_driver(
@@ -317,6 +331,7 @@ def test_spark_runs_a_job_on_an_executor_and_leaves_nothing_of_a_deleted_driver(
         "spark.kubernetes.driver.pod.name": "driver",
         "spark.kubernetes.executor.podNamePrefix": "of-the-driver",
         "spark.kubernetes.report.interval": "1s",
+        **{f"spark.kubernetes.{of}.{what}Timeout": "120000" for of in OF for what in ("connection", "request")},
         "spark.executor.instances": "1",
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
