@@ -181,12 +181,18 @@ def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bo
     if frames and not is_address(settings.master) and (version := spark_version(settings)) is not None:
         check_version(version, is_served=settings.connect)
     conf = settings.effective_conf(own, frames=frames, guarded=is_guarded(settings))
+    is_read_elsewhere = is_client(settings) or _is_submitted_by_http(settings)
     for argument, named in PROPERTY_OF.items():
-        if not is_client(settings) and not getattr(settings, argument):
+        if not is_read_elsewhere and not getattr(settings, argument):
             check_given_files(named, conf.get(named))
     if frames and not is_address(settings.master):
         check_shuffle({**_of_files(settings), **settings.conf, **conf})
     return conf
+
+
+def _is_submitted_by_http(settings: SparkSettings) -> bool:
+    """Whether spark-submit runs on a worker of a standalone cluster, and reads the files there."""
+    return is_on_cluster(settings) and settings.master.startswith("spark://")
 
 
 def spark_version(settings: SparkSettings) -> str | None:

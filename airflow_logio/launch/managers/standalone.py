@@ -229,4 +229,5 @@ def _sighting(answer: Answer, submission: Submission) -> Sighting:
         return Sighting(DriverSight.EXITED, f"it could not be started on its worker: {reason}")
     sight, why = _STATES.get(state, (DriverSight.UNKNOWN, "the master does not know yet whether it runs"))
     worker = f" (worker {answer.worker_host_port})" if answer.worker_host_port else ""
-    return Sighting(sight, f"{state}{worker}: {why}", was_taken=state in _TAKEN)
+    how = f"{state}: " if sight in (DriverSight.EXITED, DriverSight.LOST) else ""
+    return Sighting(sight, f"{how}{why}{worker}", was_taken=state in _TAKEN)

@@ -17,6 +17,7 @@ from airflow_logio.launch.managers.standalone import StandaloneManager, creation
 from airflow_logio.launch.managers.submission_server import StandaloneAddress
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.spark_submit import properties_of
 from airflow_logio.store.records.driver_records import Claim, Submission
 from tests.support.launches import launch_of
 from tests.support.listening import Listener
@@ -155,6 +156,16 @@ def test_a_group_without_spark_gets_a_small_jvm_and_nothing_for_spark() -> None:
     options = body["appArgs"][: body["appArgs"].index(str(APPLICATION))]
     conf_options = ["--conf", "spark.pyspark.python=/opt/py/bin/python"]
     assert options == ["--master", MASTER, "--deploy-mode", "client", "--name", submission.name, *conf_options]
+
+
+def test_files_are_looked_for_where_they_are_read() -> None:
+    """The workers of a standalone cluster read what spark-submit on this machine reads for other managers."""
+    conf = {"spark.jars": "/only/the/workers/have.jar"}
+    on_workers = SparkSettings(MASTER, "cluster", conf)
+    assert properties_of(on_workers, {}, frames=False)["spark.jars"] == conf["spark.jars"]
+    for settings in (replace(on_workers, deploy_mode="client"), replace(on_workers, master="yarn")):
+        with pytest.raises(ConfigurationError, match=r"have\.jar"):
+            properties_of(settings, {}, frames=False)
 
 
 class Answering:
