@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -71,6 +72,7 @@ __all__ = [
     "readable_dags",
     "recover_in_triggerer",
     "spark_history_url",
+    "stats",
     "store_link",
     "stored_link",
     "user_dependency",
@@ -351,6 +353,18 @@ def may_give_partition_keys() -> bool:
     from airflow.sdk.execution_time.context import OutletEventAccessor
 
     return hasattr(OutletEventAccessor, "add_partitions")
+
+
+@cache
+def stats() -> Any:
+    """Airflow's metrics, as configured. What providers see of them, Airflow 3.2 configures in tasks, not in triggerers."""
+    from airflow.providers.common.compat.sdk import Stats
+
+    if getattr(Stats, "factory", "not a class since 3.3") is None:
+        from airflow.sdk.observability.metrics import stats_utils
+
+        Stats.initialize(factory=stats_utils.get_stats_factory(Stats))
+    return Stats
 
 
 _linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")

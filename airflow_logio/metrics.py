@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from operator import attrgetter
 
-from airflow.providers.common.compat.sdk import Stats
-
+from airflow_logio import _compat
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
@@ -110,17 +109,17 @@ def _summed(counts: Iterable[tuple[tuple[Port, str], int]]) -> dict[tuple[str, s
 
 
 def _count(name: str, count: int, tags: Mapping[str, str]) -> None:
-    _send(name, lambda: Stats.incr(name, count, tags=dict(tags)))
+    _send(name, lambda: _compat.stats().incr(name, count, tags=dict(tags)))
 
 
 def _gauge(name: str, value: int, tags: Mapping[str, str]) -> None:
-    _send(name, lambda: Stats.gauge(name, value, tags=dict(tags)))
+    _send(name, lambda: _compat.stats().gauge(name, value, tags=dict(tags)))
 
 
 def _time(name: str, seconds: float | None, tags: Mapping[str, str]) -> None:
     if seconds is not None:
         # As a duration, not a number: Airflow takes numbers as milliseconds.
-        _send(name, lambda: Stats.timing(name, timedelta(seconds=seconds), tags=dict(tags)))
+        _send(name, lambda: _compat.stats().timing(name, timedelta(seconds=seconds), tags=dict(tags)))
 
 
 def _send(name: str, send: Callable[[], None]) -> None:

@@ -48,6 +48,14 @@ def test_each_python_that_is_declared_is_tested() -> None:
     assert declared == {row.python for row in ROWS} | {constrained}
 
 
+def test_the_oldest_airflow_that_is_allowed_is_tested() -> None:
+    (floor,) = (
+        one for one in PROJECT["project"]["optional-dependencies"]["airflow"] if one.startswith("apache-airflow>")
+    )
+    oldest = min((row.airflow for row in ROWS), key=lambda version: [int(part) for part in version.split(".")])
+    assert floor == f"apache-airflow>={oldest}"
+
+
 def test_a_row_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(SystemExit, match=rf"no row nothing; there are .*{re.escape(ROWS[0].name)}"):
         VERSIONS["chosen"](["nothing"])

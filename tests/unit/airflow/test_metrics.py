@@ -21,7 +21,12 @@ INITIALIZE = {
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
-stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on"))
+if hasattr(stats, "initialize"):
+    stats.initialize(
+        factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
+    )
+else:  # Airflow 3.2
+    stats.Stats.initialize(factory=stats_utils.get_stats_factory(stats.Stats))
 """,
     "triggerer": "import airflow.jobs.triggerer_job_runner",
 }
