@@ -303,14 +303,14 @@ def active_tasks(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[st
     return [f"{name} ({state or 'no state yet'})" for name, state in states.items() if state not in _OVER]
 
 
-_BY_TASKS = "operator_triggered"
+BY_TASKS = "operator_triggered"
 """The type of DAG runs that a task of a DAG makes."""
 
 
 def may_be_triggered_by_tasks(dag: Any) -> bool:
     """Whether a DAG allows DAG runs that tasks make, for code that parses it."""
     allowed = getattr(dag, "allowed_run_types", None)
-    return allowed is None or _BY_TASKS in {str(getattr(one, "value", one)) for one in allowed}
+    return allowed is None or BY_TASKS in {str(getattr(one, "value", one)) for one in allowed}
 
 
 def create_dag_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool:
@@ -336,7 +336,7 @@ def create_dag_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool:
         return False
     said = f"Airflow does not create DAG run {run_id!r} of DAG {dag_id!r}: {found.error.value}: {found.detail}"
     if "denied_run_type" in str(found.detail):
-        said += f". Add {_BY_TASKS!r} to allowed_run_types of the DAG"
+        said += f". Add {BY_TASKS!r} to allowed_run_types of the DAG"
     raise ConfigurationError(said)
 
 

@@ -91,6 +91,11 @@ class Partitioning(ABC):
             raise self._refused(f"partition {text!r} is no text")
         return self._parsed(text.strip())
 
+    def has_offset(self, text: str) -> bool:
+        """Whether a text that names a partition says an instant: a time with an offset."""
+        match = _TIME.fullmatch(text.strip())
+        return match is not None and match[5] is not None
+
     def is_of_clock(self, text: str) -> bool:
         """Whether a text that names a partition does it by a time of the zone's clock, without an offset."""
         match = _TIME.fullmatch(text.strip())

@@ -74,6 +74,12 @@ def partition_of(
         if (begin is None or begin == end) and (found := former()) is not None:
             return found
         return pipeline.partition.of_interval(begin, end) if has_interval else None  # refused with the parameters
+    if _is_of_utc(dag_run) and pipeline.partition.zone != "UTC" and not pipeline.partition.has_offset(named):
+        raise ConfigurationError(
+            f"Airflow names the partition {named!r} by the clock of UTC, as it does below 3.3, and the pipeline has one run "
+            f"for each {pipeline.partition.what} of {pipeline.partition.zone}. Give the timetable keys with an offset, "
+            "key_format='%Y-%m-%dT%H:%M%z', or intervals (CronDataIntervalTimetable), or upgrade Airflow"
+        )
     key = pipeline.partition.key_of(named)
     if has_interval and begin != end and (other := pipeline.partition.of_interval(begin, end)) != key:
         raise ConfigurationError(
@@ -88,6 +94,13 @@ def partition_of(
             "keys with an offset: key_format='%Y-%m-%dT%H:%M%z'"
         )
     return key
+
+
+def _is_of_utc(dag_run: Any) -> bool:
+    """Whether a schedule of Airflow 3.2 may have named the partition. Later versions say what instant they mean by it."""
+    by_hand = {"manual", _compat.BY_TASKS}
+    kind = getattr(dag_run, "run_type", "manual")
+    return not hasattr(dag_run, "partition_date") and str(getattr(kind, "value", kind)) not in by_hand
 
 
 @dataclass(frozen=True, slots=True)

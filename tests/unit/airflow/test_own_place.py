@@ -459,7 +459,7 @@ def test_a_failure_of_its_last_attempt_is_not_taken_for_a_persons(
     """A death wakes it, and it may fail before it has launched anything: what is recovered by others keeps running."""
     last = context(attempt=4)
     trigger = deferred(lambda: task().execute(last)).trigger
-    trigger._task_instance = SimpleNamespace(task_id="totals", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+    trigger.task_instance = SimpleNamespace(task_id="totals", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
     ready(log, launcher, "totals")
     fired(trigger, lambda: kill(launcher, "totals"))
     note = status(log, run).killed
@@ -469,7 +469,7 @@ def test_a_failure_of_its_last_attempt_is_not_taken_for_a_persons(
 
 def test_a_mark_while_it_waits_for_a_worker_halts_the_group(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
     trigger = deferred(lambda: task("hourly").execute(context())).trigger
-    trigger._task_instance = SimpleNamespace(task_id="hourly", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+    trigger.task_instance = SimpleNamespace(task_id="hourly", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
     ready(log, launcher, ONE)
     fired(trigger, lambda: log.request_scaling(run.run_id, "hourly", 2, by="a test"))
     [note] = [one.killed for one in log.groups(run.run_id) if one.killed is not None]

@@ -80,6 +80,24 @@ def test_a_schedule_that_runs_in_the_morning_names_the_day_that_has_ended() -> N
         keys(BERLIN, scheduled(as_it_comes, "2026-10-24T06:00:00+02:00", 1))
 
 
+@pytest.mark.parametrize("key", ["2026-10-23", "2026-10-23T22:00:00"])
+@pytest.mark.parametrize("kind", ["scheduled", "backfill", "asset_triggered"])
+def test_a_key_that_airflow_3_2_has_named_by_utc_is_refused_in_another_zone(kind: str, key: str) -> None:
+    """It means 24 October of Berlin, and does not say so; later versions say which instant they mean (`partition_date`)."""
+    made = SimpleNamespace(partition_key=key, data_interval_start=None, data_interval_end=None, run_type=kind)
+    for partitioning in (BERLIN, HOURS):
+        with pytest.raises(
+            ConfigurationError, match=r"by the clock of UTC, as it does below 3\.3, .* of Europe/Berlin\. Give"
+        ):
+            keys(partitioning, iter([made]))
+    instant = SimpleNamespace(**{**vars(made), "partition_key": "2026-10-23T22:00+0000"})
+    assert keys(BERLIN, iter([instant])) == ["2026-10-24"]
+    by_hand = SimpleNamespace(**{**vars(made), "run_type": "manual", "partition_key": "2026-10-24"})
+    assert keys(BERLIN, iter([by_hand])) == ["2026-10-24"]
+    if key == "2026-10-23":
+        assert keys(Days("day"), iter([made])) == ["2026-10-23"], "of UTC it says what it means"
+
+
 def test_the_hours_of_a_long_day_have_a_run_each() -> None:
     with_offset = CronPartitionTimetable("0 * * * *", timezone="Europe/Berlin", key_format="%Y-%m-%dT%H:%M%z")
     found = keys(HOURS, scheduled(with_offset, "2026-10-25T00:00:00+02:00", 25))

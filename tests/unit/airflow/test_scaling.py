@@ -258,7 +258,7 @@ def test_a_task_that_was_marked_halts_all_replicas_and_refuses_what_was_asked_fo
 
     monkeypatch.setattr(group_module, "aget_task_state", marked)
     monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
-    trigger._task_instance = SimpleNamespace(task_id="hourly", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+    trigger.task_instance = SimpleNamespace(task_id="hourly", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
         await cancelled(trigger)

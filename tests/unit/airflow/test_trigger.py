@@ -354,7 +354,7 @@ def killed(
 
     monkeypatch.setattr(group_module, "aget_task_state", answer)
     monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
-    trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+    trigger.task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
         trigger.incarnations.setdefault(GROUP, 1)
@@ -437,7 +437,7 @@ def test_a_triggerer_that_ends_says_what_it_leaves(
         return "failed"
 
     monkeypatch.setattr(group_module, "aget_task_state", never)
-    trigger._task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
+    trigger.task_instance = SimpleNamespace(task_id=GROUP, dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
 
     async def kill() -> None:
         await cancelled(trigger)
@@ -475,7 +475,7 @@ def test_a_kill_is_followed_though_airflow_cancels_what_it_has_called(
     monkeypatch.setattr(group_module, "HALT_GRACE_SECONDS", 0.2)
     monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 0.0)
     names = {"task_id": GROUP, "dag_id": DAG_ID, "run_id": RUN_ID, "map_index": -1, "try_number": 1}
-    trigger._task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
+    trigger.task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
 
     async def triggerer() -> None:
         runner = TriggerRunner()
@@ -523,7 +523,7 @@ def test_a_triggerer_that_ends_asks_nothing(
     monkeypatch.setattr(group_module, "aget_task_state", answer)
     monkeypatch.setattr(group_module, "FOLLOW_SECONDS", 600.0)  # longer than this machine may need to end
     names = {"task_id": GROUP, "dag_id": DAG_ID, "run_id": RUN_ID, "map_index": -1, "try_number": 1}
-    trigger._task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
+    trigger.task_instance = SimpleNamespace(id="ti", context_carrier=None, **names)
 
     async def triggerer() -> None:
         runner = TriggerRunner()
