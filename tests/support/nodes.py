@@ -97,4 +97,4 @@ class NodeLauncher(Launcher):
 
 def words_of(claim: Claim, conf: Mapping[str, str]) -> list[str]:
     name = f"logio-{claim.run_uid[:8]}-{claim.group}-{claim.incarnation}-0f0f0f"
-    return DriverArguments.of(claim, Submission("standalone", "spark://master:7077", name), conf).words()
+    return DriverArguments.of(claim, Submission("standalone", "http://127.0.0.1:1", name), conf).words()
