@@ -312,7 +312,11 @@ class KubernetesManager(ClusterManager):
         seen = sighting_of(pod)
         if seen.state is not DriverSight.STARTING or _age(pod) < SUBMIT_SECONDS:
             return seen
-        if name := self._missing(submission, pod):
+        try:
+            name = self._missing(submission, pod)
+        except ManagerUnavailable:  # the list has said what it has said
+            return seen
+        if name is not None:
             why = f"its config map {name} is missing: spark-submit has died before it made that"
             return Sighting(DriverSight.STUCK, why, seen.since)
         return seen

@@ -27,8 +27,10 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def has_ended(pod: Json) -> bool:
-    """Whether no container of this pod runs any more, or will."""
-    return pod.get("status", {}).get("phase") in _ENDED
+    """Whether no container of this pod runs any more, or will. One that was only written off may still run."""
+    status = pod.get("status", {})
+    runs = any("running" in one.get("state", {}) for one in status.get("containerStatuses") or ())
+    return status.get("phase") in _ENDED and not runs
 
 
 def sighting_of(pod: Json) -> Sighting:

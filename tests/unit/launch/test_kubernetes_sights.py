@@ -170,3 +170,5 @@ def test_a_pod_that_a_controller_calls_failed_while_its_node_said_running_is_los
     seen = sighting_of(pod("Failed", containerStatuses=running, conditions=[lost]))
     assert (seen.state, seen.was_taken) == (DriverSight.LOST, True)
     assert seen.why == "written off with node node-1: DeletionByPodGC: PodGC: node no longer exists"
+    assert not has_ended(pod("Failed", containerStatuses=running, conditions=[lost])), "it may still run"
+    assert has_ended(pod("Failed", containerStatuses=[container("terminated", exitCode=1)]))
