@@ -141,8 +141,9 @@ def _options() -> dict[str, Any]:
         "recover_in_triggerer": {
             "description": "Which drivers that died the triggerer launches again by itself, without waiting for a worker. "
             "auto: those that ran beside it, on its machine and in its control group, as its user and in its environment. "
-            "always: all whose tasks have no queue, pool or executor of their own; their drivers, with their memory, are on "
-            "the machine of the triggerer from then on. never: workers launch all. Each triggerer obeys its own setting.",
+            "Those on nodes of a cluster it submits where it can. always: all whose tasks have no queue, pool or executor of "
+            "their own; their drivers, with their memory, are on the machine of the triggerer from then on. never: workers "
+            "launch all. Each triggerer obeys its own setting.",
             "version_added": "0.1.0",
             "type": "string",
             "example": "never",

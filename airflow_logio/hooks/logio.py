@@ -61,11 +61,11 @@ class LogioHook(BaseHook):
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
-        from airflow_logio.hooks.spark import kubernetes_access
-        from airflow_logio.launch.managers.known_managers import ask_for_access
+        from airflow_logio.hooks.kubernetes import access_of
+        from airflow_logio.launch.managers.known_managers import resolve_accesses_by
         from airflow_logio.store import open_store
 
-        ask_for_access(kubernetes_access)  # whatever opens the log may look after drivers on a cluster
+        resolve_accesses_by(access_of)  # who reads launches of Airflow in the log finds ids of its connections there
         return open_store(self.get_url(), application="logio airflow", create=create, connections=connections)
 
     def get_conn(self) -> LogStore:

@@ -9,19 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.sdk.log import mask_secret
 
-from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.spark_settings import LOCAL_MASTER, SCHEME, YARN, SparkTarget
 from airflow_logio.launch.spark_submit import SPARK_SUBMIT
-
-if TYPE_CHECKING:
-    from airflow_logio.launch.managers.kubernetes_api import KubernetesAccess
 
 CONNECT_TYPE = "spark_connect"
 SPARK_BINARIES = (SPARK_SUBMIT, "spark2-submit", "spark3-submit")
@@ -62,24 +58,6 @@ def spark_target(conn_id: str | None) -> SparkTarget:
         keytab_content=_keytab(conn_id, extra.get("keytab")),
         resource_manager=_resource_manager(extra.get("yarn_resourcemanager_webapp_address")),
     )
-
-
-def kubernetes_access() -> KubernetesAccess | None:
-    """As the connection says that ``[logio] kubernetes_conn_id`` names; None: what the environment has. Raises
-    `ConfigurationError`."""
-    conn_id = _compat.kubernetes_conn_id()
-    if not conn_id:
-        return None
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise ConfigurationError(
-            f"[logio] kubernetes_conn_id is {conn_id!r}, and there is no such connection: create one of type kubernetes, or "
-            "leave the option empty, for the service account or the kubeconfig of this process"
-        ) from error
-    from airflow_logio.launch.managers.kubernetes_api import KubernetesAccess
-
-    return KubernetesAccess.of_connection(connection.extra_dejson)
 
 
 def _connect_target(connection: Any) -> SparkTarget:

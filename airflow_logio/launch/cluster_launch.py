@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from msgspec import structs
+
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import parse_url, shown
 from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, SubmissionUnknown
-from airflow_logio.launch import spark_settings
-from airflow_logio.launch.driver_config import Launch
+from airflow_logio.launch import spark_settings, spark_submit
+from airflow_logio.launch.driver_config import DriverKind, Launch
 from airflow_logio.launch.managers.cluster_manager import ClusterManager
 from airflow_logio.launch.managers.known_managers import Managers
+from airflow_logio.launch.managers.submission_server import SCHEME as STANDALONE
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef, Submission
@@ -23,8 +26,9 @@ from airflow_logio.store.records.driver_records import Claim, GroupRef, Submissi
 log = logging.getLogger(__name__)
 
 
-def check_possible(settings: SparkSettings, log_url: str, *, standby: bool) -> None:
-    """Refuse what a driver on a node cannot have. Raises `ConfigurationError`."""
+def check_possible(settings: SparkSettings, log_url: str, kind: DriverKind, *, standby: bool) -> None:
+    """Refuse what a driver on a node cannot have, and a launch for which this machine has no spark-submit that could submit
+    it. Raises `ConfigurationError`."""
     if spark_settings.is_client(settings):
         raise ConfigurationError(
             "deploy_mode='cluster' and a Spark Connect server exclude each other: a server that is shared is found on the "
@@ -40,16 +44,19 @@ def check_possible(settings: SparkSettings, log_url: str, *, standby: bool) -> N
             "a process that stands by is on its driver's machine, which only the launching machine can be: leave standby "
             "out of the group, or use deploy_mode='client'"
         )
+    if kind is DriverKind.SPARK_SUBMIT and not settings.master.startswith(STANDALONE):
+        spark_submit.find_spark_submit(settings.spark_binary, spark_submit.environment(settings))
+        spark_submit.check_java()
 
 
-def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launch) -> None:
-    """Submit the driver of a claim: note as what, submit it, note its id.
+def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launch, access: str = "") -> None:
+    """Submit the driver of a claim: note as what, submit it, note its id. `access` as `Submission` has it.
 
     A lost answer is no failure: the driver may come, and is looked for. Raises `ConfigurationError` if it was refused, and
     the group is dead then; `Fenced` if the claim is void by now: nothing was submitted.
     """
     ref = GroupRef(claim.run_id, claim.group, claim.incarnation)
-    noted = manager.prepare(claim, launch)
+    noted = structs.replace(manager.prepare(claim, launch), access=access)
     crash_here(CrashPoint.BEFORE_SUBMISSION_NOTE)
     if not store.submitting(claim, noted):
         raise Fenced(

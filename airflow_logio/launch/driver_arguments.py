@@ -63,6 +63,7 @@ class DriverArguments:
             "name": self.submission.name,
             "namespace": self.submission.namespace,
             "cluster": self.submission.cluster,
+            "access": self.submission.access,
             "version": self.version,
             "connections": "" if self.connections is None else str(self.connections),
         }
@@ -76,6 +77,7 @@ class DriverArguments:
         parser.add_argument("--incarnation", type=int)
         parser.add_argument("--namespace", default="")
         parser.add_argument("--cluster", default="")
+        parser.add_argument("--access", default="")
         parser.add_argument("--version", default="")
         parser.add_argument("--connections", type=Path)
 
@@ -88,7 +90,9 @@ class DriverArguments:
     @classmethod
     def parsed(cls, found: argparse.Namespace) -> DriverArguments:
         """What a parser has understood."""
-        submission = Submission(found.manager, found.address, found.name, found.namespace, cluster=found.cluster)
+        submission = Submission(
+            found.manager, found.address, found.name, found.namespace, cluster=found.cluster, access=found.access
+        )
         return cls(found.run, found.group, found.incarnation, found.nonce, submission, found.connections, found.version)
 
 

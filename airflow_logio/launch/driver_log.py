@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,8 +16,6 @@ from math import ceil
 from pathlib import Path
 from typing import BinaryIO
 
-from airflow_logio.errors import LogUnavailable
-from airflow_logio.launch.processes import this_host
 from airflow_logio.launch.redaction import Redaction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputLog, OutputPart
@@ -60,28 +57,6 @@ def tail(log_path: str | None, lines: int = TAIL_LINES) -> list[str]:
         return end_of(Path(log_path), lines)
     except OSError:
         return []
-
-
-def last_words(store: LogStore, run: Run, status: GroupStatus) -> str:
-    """The end of the group's last driver log, or of what the driver has sent of it, and its location."""
-    if status.log_path is None:
-        return "There is no driver log: the driver was never started."
-    path = Path(status.log_path)
-    try:
-        lines = end_of(path, WORDS_LINES)
-    except OSError as error:
-        host = status.identity.host if status.identity else "the worker that launched it"
-        reason = error.strerror if host == this_host() else f"this is {this_host()}"
-        where = f"The driver's log is {path} on {host} ({reason})."
-        try:
-            lines = sent_lines(store, run, status, WORDS_LINES)
-        except LogUnavailable:
-            return where
-        if not lines:
-            return where
-        return "\n".join([f"{where} The end of what the driver has sent of it:", *(f"  {line}" for line in lines)])
-    shown = Redaction([], environment=os.environ).of("\n".join(lines))
-    return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in shown.splitlines())])
 
 
 def end_of(log_path: Path, lines: int) -> list[str]:

@@ -30,6 +30,7 @@ from airflow_logio.launch.driver_config import (
 )
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
+from airflow_logio.launch.managers.cluster_manager import ClusterManager
 from airflow_logio.launch.managers.known_managers import Managers
 from airflow_logio.launch.redaction import Redaction, check_no_secrets, known_secrets
 from airflow_logio.launch.spark_settings import SparkSettings, is_on_cluster
@@ -189,10 +190,12 @@ def launch_group(
             )
         check_claim(group, status.state, by_user=by_user)
         launch = _resolved(context, group, status.code)
+        manager = None
         if is_on_cluster(launch.settings):
-            context.managers.for_settings(launch.settings, launch.conf).check_answers()
+            manager = context.managers.for_settings(launch.settings, launch.conf)
+            manager.check_answers()
         claim = _claim(context, status, reason, by_user=by_user, request_id=request_id)
-        _start(context, claim, launch)
+        _start(context, claim, launch, manager)
     finally:
         _keep_last_output(context, status)
     return claim
@@ -215,9 +218,9 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
 
 def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], code: CodeBundle) -> Launch:
     settings, run, environment = context.settings, context.run, {}
-    root = payload_root(context.log_url, context.payloads)
+    root, kind = payload_root(context.log_url, context.payloads), driver_kind(settings, conf, spark=needs.spark)
     if is_on_cluster(settings):  # what is secret its node has
-        cluster_launch.check_possible(settings, context.log_url, standby=needs.standby)
+        cluster_launch.check_possible(settings, context.log_url, kind, standby=needs.standby)
         context.managers.for_settings(settings, conf).check(settings, conf)
         check_no_secrets(
             conf,
@@ -230,7 +233,7 @@ def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], 
     return Launch(
         settings=settings,
         conf=conf,
-        kind=driver_kind(settings, conf, spark=needs.spark),
+        kind=kind,
         code=code,
         code_number=needs.code,
         ref=context.ref,
@@ -321,21 +324,21 @@ def _claim(context: LaunchContext, status: GroupStatus, reason: str, *, by_user:
     return claim
 
 
-def _start(context: LaunchContext, claim: Claim, launch: Launch) -> None:
+def _start(context: LaunchContext, claim: Claim, launch: Launch, manager: ClusterManager | None) -> None:
+    """`manager`: of a driver on a cluster."""
     try:
         if claim.code != launch.code_number:  # a person has just taken other code
             launch = _resolved(context, claim.group, claim.code)
         digest = launch.code.digest
         log.info("group %s, incarnation %d: code %d, digest %s", claim.group, claim.incarnation, claim.code, digest)
-        is_local = not is_on_cluster(launch.settings)
-        launched = context.launcher.launch(claim, launch) if is_local else None
+        launched = context.launcher.launch(claim, launch) if manager is None else None
     except Exception as error:
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")
         raise
-    if launched is None:
-        manager = context.managers.for_settings(launch.settings, launch.conf)
-        cluster_launch.submit(context.store, manager, claim, launch)
-    else:
+    if manager is not None:
+        access = launch.settings.kubernetes_conn_id or ""
+        cluster_launch.submit(context.store, manager, claim, launch, access)
+    elif launched is not None:
         context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
     if not claim.recovery:
         _tidy_up(context)

@@ -114,6 +114,7 @@ _SAME = (
     "connect",
     "name",
     "verbose",
+    "kubernetes_conn_id",
 )
 
 
@@ -169,6 +170,8 @@ class SparkSettings:
     """What a Spark Connect server knows its clients by."""
     connect: bool = False
     """The drivers of a run share one Spark application on a machine, whose clients they are (ADR-116)."""
+    kubernetes_conn_id: str | None = None
+    """The connection of Airflow by which the API server is asked that starts drivers; by default by what the process has."""
 
     def texts(self) -> dict[str, str]:
         """The settings that are text, by name; a token is not among them."""
@@ -299,6 +302,7 @@ class SparkArguments:
     env_vars: Mapping[str, Any] | None = None
     verbose: bool = False
     spark_binary: str | None = None
+    kubernetes_conn_id: str | None = None
 
     @classmethod
     def among(cls, values: Mapping[str, Any]) -> SparkArguments:
@@ -352,6 +356,21 @@ class SparkArguments:
             env_vars={str(key): _text(value) for key, value in (self.env_vars or {}).items()},
             **{name: getattr(self, name) for name in _SAME},
         )
+
+
+def local_files(settings: SparkSettings, own: Mapping[str, str]) -> list[str]:
+    """The files of its own machine that whatever submits with these settings reads; `own` are the group's own properties.
+
+    Addresses are read by Spark, and ``local:`` is a file of the nodes.
+    """
+    conf = {**own, **settings.conf}
+    given = [(getattr(settings, name), separator) for name, separator in SEPARATORS.items()]
+    given += [(conf.get(name), separator) for name, separator in PROPERTIES.items()]
+    given += [(value, None) for name, value in conf.items() if name.endswith("podTemplateFile")]
+    paths = [
+        path.strip() for text, separator in given if text for path in (text.split(separator) if separator else [text])
+    ]
+    return [path for path in paths if path and not _ADDRESS.match(path)]
 
 
 def _absolutes(values: Mapping[str, Any], separators: Mapping[str, str | None], folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from airflow_logio import _compat
-from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.errors import ConfigurationError, ManagerUnavailable, ProtocolViolation
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
@@ -208,11 +208,15 @@ class LogioScaleOperator(BaseOperator):
         deadline = float("inf") if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
         said = ""
         while True:
-            step = store.patience.call("scaling", lambda: scaling.step(run, request))
+            is_answered = True
+            try:
+                step = store.patience.call("scaling", lambda: scaling.step(run, request))
+            except ManagerUnavailable as error:  # the trigger would wake this task at once
+                step, is_answered = Step(Stage.LAUNCHING, f"waiting for the cluster manager: {error}"), False
             if (sentence := shown(step)) != said:
                 said = sentence
                 self.log.info("Request %d: %s", request.request_id, sentence)
-            if step.stage in (Stage.DONE, Stage.REFUSED) or self.deferrable:
+            if step.stage in (Stage.DONE, Stage.REFUSED) or (self.deferrable and is_answered):
                 return step
             if time.monotonic() >= deadline:
                 raise AirflowFailException(

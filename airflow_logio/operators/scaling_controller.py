@@ -14,7 +14,7 @@ from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
+from airflow_logio.errors import ConfigurationError, ManagerUnavailable, ProtocolViolation, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
@@ -262,7 +262,14 @@ class LogioScalingController(BaseOperator):
             if _is_left_to_others(store, request):
                 one["result"] = "left to the process that started the run"
                 continue
-            step = store.patience.call("scaling", partial(scaling.step, run, request))
+            try:
+                step = store.patience.call("scaling", partial(scaling.step, run, request))
+            except ManagerUnavailable as error:
+                self.log.warning(
+                    "Run %s: request %d for %s waits: %s", run.uid, request.request_id, request.group, error
+                )
+                waiting.append(one)
+                continue
             self.log.info("Run %s: request %d for %s: %s", run.uid, request.request_id, request.group, shown(step))
             if step.stage is Stage.REFUSED and one.get("by_hand"):
                 raise AirflowFailException(f"request {request.request_id} is refused: {step.sentence}")

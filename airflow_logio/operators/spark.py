@@ -46,8 +46,9 @@ class LogioSparkOperator(BaseOperator):
         (templated).
     :param own_place: only this task launches drivers of its group, recoveries and new replicas included: they run where its
         queue, pool, executor and executor_config put it. False: whatever recovers or scales the group launches them, where
-        it runs itself. By default True if the task names one of these; ``default_args`` do not count, because they hold for
-        the supervisor's task as well.
+        it runs itself. By default True if the task names one of these, and its drivers are processes of the worker;
+        ``default_args`` do not count, because they hold for the supervisor's task as well. In deploy mode ``cluster`` these
+        only say where the first driver is submitted.
     :param replica: number of a replica, from 1, of a replicated group: this task launches and watches that replica only, in
         its place, and each replica needs such a task (`LogioPipelineGroup` makes them; or ``expand(replica=[1, 2, 3])``). It
         waits while its replica is not in use, and is green when every slot of the group is done. By default it is for all
@@ -62,7 +63,9 @@ class LogioSparkOperator(BaseOperator):
     that mean nothing here are refused, with the reason.
 
     :param conf: Spark properties (templated).
-    :param deploy_mode: ``"client"``; ``"cluster"`` is refused.
+    :param deploy_mode: ``"client"``: drivers are processes of the machine that launches them; ``"cluster"``: the cluster's
+        manager (standalone, YARN, Kubernetes) starts them on its nodes. By default as the connection says, or else
+        ``"client"``.
     :param packages: Maven coordinates of jars for driver and executors, separated by commas (templated).
     :param exclude_packages: Maven coordinates that `packages` must not bring with it (templated).
     :param repositories: further repositories for `packages`, separated by commas.
@@ -88,6 +91,8 @@ class LogioSparkOperator(BaseOperator):
     :param env_vars: environment variables of the driver (templated).
     :param verbose: spark-submit prints what it has understood.
     :param spark_binary: the spark-submit that starts the driver, a name on ``PATH`` or a path.
+    :param kubernetes_conn_id: connection of type ``kubernetes``: the credentials for the API server that starts drivers in
+        deploy mode ``cluster``. By default each process takes those that its environment has, as ``kubectl`` does.
     :param openlineage_inject_parent_job_info: Spark's own OpenLineage events name this task as their parent. By default as
         the deployment's option ``[openlineage] spark_inject_parent_job_info`` says.
     :param openlineage_inject_transport_info: Spark's own OpenLineage events go where Airflow's go. By default as
@@ -157,6 +162,7 @@ class LogioSparkOperator(BaseOperator):
         env_vars: Mapping[str, Any] | None = None,
         verbose: bool = False,
         spark_binary: str | None = None,
+        kubernetes_conn_id: str | None = None,
         openlineage_inject_parent_job_info: bool | None = None,
         openlineage_inject_transport_info: bool | None = None,
         post_submit_commands: Sequence[str] | None = None,
@@ -186,6 +192,8 @@ class LogioSparkOperator(BaseOperator):
             raise ConfigurationError(
                 f"task {self.task_id!r}: a replica with a task is launched by it; leave own_place out"
             )
+        self.place_is_asked = own_place is not None or replica is not None
+        """Whether `own_place` holds wherever the drivers are."""
         if own_place is None:
             own_place = replica is not None or _compat.has_own_place(kwargs, is_mapped=_compat.is_from_mapped(self))
         self.own_place = own_place
@@ -245,7 +253,7 @@ class LogioSparkOperator(BaseOperator):
             self._segment.kill()
 
     def make_launcher(self) -> Launcher:
-        """The launcher, which starts claimed drivers as processes on the worker's machine."""
+        """The launcher, which starts claimed drivers as processes on the worker's machine, unless a cluster manager does."""
         from airflow_logio.launch.launcher import LocalProcessLauncher
 
         return LocalProcessLauncher(_compat.work_dir())

@@ -31,9 +31,10 @@ class LogioSuperviseOperator(BaseOperator):
     """Wait for failed groups of a run and recover them, until all its groups have ended. The run is that of this DAG run.
 
     It waits in the triggerer and holds no worker slot, unless it is told otherwise. A retry or a clear continues from the
-    log. Its trigger recovers drivers that ran beside the triggerer (``[logio] recover_in_triggerer``), unless this task has a
-    queue, a pool or an executor. It handles all others as `LogioRecoverGroupOperator` does. It also carries out all requests
-    to scale a replicated group, and wakes a group that is scaled to zero when there is work for it.
+    log. Its trigger recovers drivers that ran beside the triggerer (``[logio] recover_in_triggerer``), or on nodes of a
+    cluster that it can submit to, unless this task has a queue, a pool or an executor. It handles all others as
+    `LogioRecoverGroupOperator` does. It also carries out all requests to scale a replicated group, and wakes a group that is
+    scaled to zero when there is work for it.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.

@@ -61,6 +61,11 @@ class FailedGroup:
                 f"a failed group is expected as LogioFailedGroupSensor returns it (one item of its list), got {data!r:.200}"
             ) from error
 
+    @property
+    def key(self) -> str:
+        """What tells it from other findings."""
+        return f"{self.run_uid} {self.group} {self.incarnation}"
+
     def __str__(self) -> str:
         return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), incarnation {self.incarnation}"
 
@@ -89,6 +94,11 @@ class DueScaling:
             raise ConfigurationError(
                 f"a request to scale is expected as LogioFailedGroupSensor returns it, got {data!r:.200}"
             ) from error
+
+    @property
+    def key(self) -> str:
+        """What tells it from other findings."""
+        return f"{self.run_uid} {self.group} scaling {self.request_id}"
 
     def __str__(self) -> str:
         return f"group {self.group} of {self.dag_run_id} ({self.pipeline}), scaling to {self.replicas}"

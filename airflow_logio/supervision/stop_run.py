@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, RunState, check_wish
+from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, WAITING, GroupState, RunState, check_wish
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Allowed, Run, has_sources
@@ -134,7 +134,10 @@ class StopRun:
         status = seen.status
         if status is None:
             raise LogUnavailable(f"group {name!r} cannot be seen")
-        if status.state in (GroupState.NEW, GroupState.DEAD) and force(self._store, self._run.run_id, status):
+        # One that waits for room on a cluster has done nothing, and may wait for hours before it hears of its halt.
+        waits = status.state in LAUNCHING and status.submission is not None
+        no_driver = waits or status.state in (GroupState.NEW, GroupState.DEAD)
+        if no_driver and force(self._store, self._run.run_id, status):
             return GroupState.HALTED
         return status.state
 

@@ -25,6 +25,8 @@ from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.recovery import TriggererRecovery
 
 _SILENT_LOOKS = 60
+UNANSWERED_SECONDS = 20.0
+"""How long the task is not woken for what has just found no answer of a cluster manager: each time takes a worker."""
 
 
 class LogioFailedGroupTrigger(LogTrigger):
@@ -51,6 +53,8 @@ class LogioFailedGroupTrigger(LogTrigger):
     :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
         without the loss of a try.
     :param recovers: whether it recovers groups by itself where it may (`TriggererRecovery`). Findings then have the others.
+    :param unanswered: keys of findings for which the task has just found no answer of a cluster manager: it is woken for them
+        again after a while.
     """
 
     arguments = (
@@ -63,6 +67,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         "seen",
         "last_try",
         "recovers",
+        "unanswered",
     )
 
     def __init__(
@@ -79,6 +84,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         seen: Seen | None = None,
         last_try: bool = False,
         recovers: bool = False,
+        unanswered: Sequence[str] = (),
     ) -> None:
         super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.supervisor = supervisor
@@ -89,6 +95,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         self.kinds = list(kinds)
         self.seen = {kind: dict(groups) for kind, groups in (seen or {}).items()}
         self.recovers = recovers
+        self.unanswered = list(unanswered)
         self._recovery: TriggererRecovery | None = None
         self._finder: FailureFinder | None = None
         self._store: LogStore | None = None
@@ -114,7 +121,7 @@ class LogioFailedGroupTrigger(LogTrigger):
 
     def _see(self, look: LogLook) -> dict[str, Any] | None:
         """The event, if there is one."""
-        findings = self._left(self._judge(look), look.asked_at)
+        findings = self._to_be_told(self._left(self._judge(look), look.asked_at))
         untold = [*self._untold(look), *self._parked()]
         if not (findings.items or untold or self._is_over(findings, time.monotonic() - self._began)):
             return None
@@ -130,6 +137,15 @@ class LogioFailedGroupTrigger(LogTrigger):
         if self._recovery is None or not findings.failed:
             return findings
         return replace(findings, failed=self._recovery.left(findings.failed, asked_at))
+
+    def _to_be_told(self, findings: Findings) -> Findings:
+        """Without what the task could do nothing about a moment ago."""
+        if not self.unanswered or time.monotonic() - self._began >= UNANSWERED_SECONDS:
+            return findings
+        failed = findings.failed and tuple(one for one in findings.failed if one.key not in self.unanswered)
+        return replace(
+            findings, failed=failed, due=tuple(one for one in findings.due if one.key not in self.unanswered)
+        )
 
     def _parked(self) -> list[Notice]:
         """The log does not lead to the notice of a recovery that has parked its group instead."""

@@ -23,6 +23,7 @@ from airflow_logio.launch.driver_log import OutputRelay, beginning
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
+from airflow_logio.status.cluster_news import ClusterNews
 from airflow_logio.status.recoveries import Recovery, RecoveryNews
 from airflow_logio.status.snapshot import ProgressLines, SnapshotSeries
 from airflow_logio.status.spark_ui import SparkUi
@@ -330,8 +331,8 @@ class LogioGroupTrigger(LogTrigger):
         return seen
 
     def _show_drivers(self, observers: _Observers, seen: Look, printed: Sequence[OutputPart]) -> None:
-        """Where their Spark UIs are, and what they have printed."""
-        for said in observers.spark_ui.news(seen.statuses):
+        """Where they and their Spark UIs are, and what they have printed."""
+        for said in (*observers.cluster.news(seen.statuses), *observers.spark_ui.news(seen.statuses)):
             self.log.info(said)
         if seen.statuses:
             observers.link.lead_to(observers.spark_ui.address(seen.statuses))
@@ -380,6 +381,7 @@ class LogioGroupTrigger(LogTrigger):
             GroupReporter(run, replicated_group(self.group), self.log.info),
             relay,
             SparkUi(spark_history_url()),
+            ClusterNews(),
             StoredLink(getattr(self, "task_instance", None)),
             RunningEvents(self.lineage, run, replicated_group(self.group)),
         )
@@ -395,6 +397,7 @@ class _Observers:
     reporter: GroupReporter
     relay: OutputRelay
     spark_ui: SparkUi
+    cluster: ClusterNews
     link: StoredLink
     running: RunningEvents
 

@@ -8,7 +8,10 @@ claims, ends the old driver and starts the new one, in this order. The triggerer
 - before the claim: the group is dead in the log, and the next look of any supervisor finds that;
 - in the claim's transaction: the database rolls it back, as if before;
 - between claim and launch: the launch's deadline passes, and the group is dead again, as after the death of a worker there;
-- after the launch: the driver, in a session of its own, is a child of no triggerer any more, and registers by itself.
+- after the launch: the driver, in a session of its own, is a child of no triggerer any more, and registers by itself. One on
+  a cluster was noted before it was submitted, and is found by its name.
+
+A driver on a cluster is launched by any process that has what its manager asks for: HTTP, or `spark-submit` with Java.
 
 Of two that claim (two triggerers, or the triggerer and a worker), one is refused and starts nothing. No claim is left for
 another process to launch: until a worker comes, a driver that was declared dead and lives may still finish, no deadline runs,
@@ -29,18 +32,19 @@ from typing import Any
 
 from airflow_logio import _compat
 from airflow_logio._compat import RecoverInTriggerer
-from airflow_logio.errors import ConfigurationError, LogUnavailable
+from airflow_logio.errors import ConfigurationError, LogUnavailable, ManagerUnavailable
 from airflow_logio.hooks.connections import connection_urls
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch import bundle, spark_submit, surroundings
 from airflow_logio.launch.driver_folders import work_folder
-from airflow_logio.launch.driver_log import last_words
 from airflow_logio.launch.launcher import LaunchContext, Launcher, LocalProcessLauncher, NotedLaunch
-from airflow_logio.launch.spark_settings import SparkArguments
+from airflow_logio.launch.managers.submission_server import SCHEME as STANDALONE
+from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, is_on_cluster, local_files
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.status.last_words import last_words
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.driver_records import LaunchRecipe
+from airflow_logio.store.records.driver_records import GroupNeeds, LaunchRecipe
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.findings import FailedGroup
@@ -51,6 +55,8 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 5.0
 """After that a worker is woken, too, whatever keeps the triggerer from its claim: a connection that Airflow does not tell, or
 many that have died at once."""
+AGAIN_SECONDS = 2.0
+"""Between two questions to a cluster manager that does not answer."""
 
 
 @dataclass(slots=True)
@@ -96,14 +102,12 @@ class TriggererRecovery:
     def _is_left(self, failed: FailedGroup, asked_at: float) -> bool:
         key = (failed.run_uid, failed.group, failed.incarnation)
         attempt = self._attempts.get(key)
-        if attempt is None and key[:2] in self._given_up:
-            return True
         if attempt is None:
             # One under way for the incarnation before may have made this one dead: it is about to give the group up.
-            if any(key[:2] == other[:2] and _is_under_way(one) for other, one in self._attempts.items()):
-                return False
-            self._attempts[key] = self._begun(failed, time.monotonic())
-            return False
+            others = [one for other, one in self._attempts.items() if key[:2] == other[:2]]
+            if key[:2] not in self._given_up and not any(map(_is_under_way, others)):
+                self._attempts[key] = self._begun(failed, time.monotonic())
+            return key[:2] in self._given_up
         late = time.monotonic() - attempt.began > PATIENCE_SECONDS
         if not attempt.result.done() or attempt.ended is None:
             return late
@@ -111,6 +115,10 @@ class TriggererRecovery:
         if isinstance(error, LogUnavailable) and not late:
             self._attempts[key] = self._begun(failed, attempt.began)
             return False
+        if isinstance(error, ManagerUnavailable):  # a worker may reach it; until one does, nothing is spent
+            if time.monotonic() - attempt.ended >= AGAIN_SECONDS:
+                self._attempts[key] = self._begun(failed, attempt.began)
+            return late
         # What a look has asked before the claim may be old. After it, this incarnation is not dead any more.
         return error is not None or attempt.result.result() is None or asked_at > attempt.ended
 
@@ -137,16 +145,21 @@ class TriggererRecovery:
 
     def _recover(self, store: LogStore, failed: FailedGroup) -> RecoveryResult | None:
         """Returns None where a worker is to do it. Nothing has changed then, or the launch has failed behind its claim, which
-        makes the next incarnation dead. Raises `LogUnavailable`."""
+        makes the next incarnation dead. Raises `LogUnavailable`, and `ManagerUnavailable`: nothing has changed."""
         run = store.find_run(failed.run_uid)
         status = store.group(run.run_id, failed.group)
         if (status.state, status.incarnation) != (GroupState.DEAD, failed.incarnation):
             return RecoveryResult(failed.group, status.incarnation, RecoveryOutcome.NOT_NEEDED, status.state.value)
         recipe = store.launch_recipe(run.run_id, failed.group)
         try:
-            context = _context(store, self._conn_id, run, recipe, why_elsewhere(store, status, recipe, run))
+            context = _context(store, self._conn_id, run, status, recipe)
             result = recover_group(context, failed.group, failed=failed.incarnation, cause=failed.cause)
         except LogUnavailable:
+            raise
+        except ManagerUnavailable as error:
+            log.warning(
+                "%s is dead: %s. It is not launched for now, and no recovery is spent: %s", failed, failed.cause, error
+            )
             raise
         except Exception as error:  # a worker may have what is missing here, and says what it lacks itself
             self._given_up.add((failed.run_uid, failed.group))
@@ -159,16 +172,25 @@ class TriggererRecovery:
         return result
 
 
-def why_elsewhere(store: LogStore, status: GroupStatus, recipe: LaunchRecipe | None, run: Run) -> str | None:
-    """Why this process does not launch the next driver of a group; None if it does."""
-    wish = _compat.recover_in_triggerer()
-    if wish is RecoverInTriggerer.NEVER:
+def why_elsewhere(status: GroupStatus, recipe: LaunchRecipe | None) -> str | None:
+    """Why this process launches no driver of a group, wherever that would be; None if it may."""
+    if _compat.recover_in_triggerer() is RecoverInTriggerer.NEVER:
         return "[logio] recover_in_triggerer is never"
     if status.own_place:
         return "its own task launches it"
     if recipe is None or recipe.needs is None or recipe.needs.code != status.code:
         return f"the log does not say what a launch with code {status.code} needs"
-    return None if wish is RecoverInTriggerer.ALWAYS else _not_beside(store, run, status)
+    return None
+
+
+def _not_here(settings: SparkSettings, needs: GroupNeeds) -> str | None:
+    """What a launch on a cluster takes from the machine that submits, and this one may lack or have otherwise; None if that
+    is nothing. What its manager needs of a process, the launch checks before its claim."""
+    if settings.master.startswith(STANDALONE):  # all of it is on the nodes
+        return None
+    if files := local_files(settings, needs.properties):
+        return f"{', '.join(files)} may be another file on the machine of the triggerer"
+    return "the ticket cache is that of the workers" if settings.use_krb5ccache else None
 
 
 def _not_beside(store: LogStore, run: Run, status: GroupStatus) -> str | None:
@@ -203,11 +225,18 @@ def _warm_up() -> None:
 
 
 def _context(
-    store: LogStore, conn_id: str, run: Run, recipe: LaunchRecipe | None, elsewhere: str | None
+    store: LogStore, conn_id: str, run: Run, status: GroupStatus, recipe: LaunchRecipe | None
 ) -> LaunchContext:
-    """Raises `ConfigurationError`, and Airflow's error for a missing connection."""
+    """Raises `ConfigurationError`, also where a worker is to launch, and Airflow's error for a missing connection."""
+    elsewhere = why_elsewhere(status, recipe)
     if elsewhere is not None or recipe is None or recipe.needs is None:
         raise ConfigurationError(elsewhere or "there is no recipe")
+    settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
+    if _compat.recover_in_triggerer() is not RecoverInTriggerer.ALWAYS:
+        on_cluster = is_on_cluster(settings)
+        elsewhere = _not_here(settings, recipe.needs) if on_cluster else _not_beside(store, run, status)
+        if elsewhere is not None:
+            raise ConfigurationError(elsewhere)
     hook, root = LogioHook(conn_id), Path(run.spec.bundle_root)
     return LaunchContext(
         store,
@@ -217,7 +246,7 @@ def _context(
         bundle.parse_ref(run.spec.pipeline_ref, root),
         connection_urls(recipe.needs, run, recipe),
         make_launcher(),
-        SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id)),
+        settings,
         hook.get_payloads(),
         code=recipe.needs.code,
         known=NotedLaunch(recipe.needs),

@@ -142,23 +142,14 @@ def lost_between(run: Running, gates: Gates, file: int, others: int) -> None:
     run.until(lambda: run.count("orders.in", "in") == file + 1, "the event is done", timeout=240)
 
 
-def written(run: Running) -> set[Path]:
-    """The files of tasks that have ended."""
-    found = set()
-    for path in Path(run.context.payloads or "").rglob("*.parquet"):
-        with contextlib.suppress(FileNotFoundError):  # it has just been moved
-            if path.stat().st_size:
-                found.add(path)
-    return found
-
-
 def lost_after_a_result(run: Running, gates: Gates, file: int) -> None:
     name = f"{RESULT}-{file}"
     run.until(lambda: len(gates.standing(name)) > 1, "tasks of the result stand", timeout=240)
     first, second = sorted(gates.standing(name))[:2]
-    before = written(run)
     gates.open(f"{name}-{first}")
-    run.until(lambda: written(run) - before, "a task has delivered", timeout=120)
+    payloads = Path(run.context.payloads or "")
+    has_written = lambda: any(path.stat().st_size for path in payloads.rglob("*.parquet"))  # noqa: E731
+    run.until(has_written, "a task has delivered", timeout=120)
     kill(run, executor_of(run, gates.standing(name)[second]))
     gates.open(name)
     run.until(lambda: run.count("orders.in", "in") == file + 1, "the event is done", timeout=240)

@@ -62,6 +62,11 @@ class KubernetesAccess:
         ]
         if len(ways) > 1:
             raise ConfigurationError(f"the connection of type kubernetes has {' and '.join(ways)}: leave one of them")
+        if said.get("disable_verify_ssl"):
+            raise ConfigurationError(
+                "disable_verify_ssl in the connection of type kubernetes would have no effect: spark-submit does not know "
+                "it. Set insecure-skip-tls-verify in the kubeconfig"
+            )
         content = said.get("kube_config") or None
         if isinstance(content, str):
             content = _parsed(content)

@@ -18,7 +18,7 @@ from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch import spark_settings
-from airflow_logio.launch.spark_settings import SparkArguments, is_address
+from airflow_logio.launch.spark_settings import CLUSTER_MODE, SparkArguments, SparkTarget, is_address
 from airflow_logio.operators._task.pipeline_reference import is_template
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ def recipe_of(task: Any, context: Mapping[str, Any]) -> LaunchRecipe:
     given: SparkArguments = task.spark.placed(Path.cwd())
     if given.use_krb5ccache:
         given = replace(given, principal=_compat.kerberos_principal(given.principal))
+    target = spark_target(task.conn_id)
     parent_job_info: bool | None = task.openlineage_inject_parent_job_info
     transport_info: bool | None = task.openlineage_inject_transport_info
-    if parent_job_info is None and transport_info is None and _is_client(task, given):
+    if parent_job_info is None and transport_info is None and (given.connect or is_address(target.master)):
         # One application serves all tasks, and none of them is its parent.
         parent_job_info = transport_info = False
     conf = given.conf or {}
@@ -141,11 +142,16 @@ def recipe_of(task: Any, context: Mapping[str, Any]) -> LaunchRecipe:
             if transport_info:
                 raise
             log.warning("The deployment's transport of OpenLineage is not given to drivers: %s", error)
-    return LaunchRecipe(task.conn_id, task.connections, replace(given, conf=conf).given(), own_place=task.own_place)
+    return LaunchRecipe(
+        task.conn_id, task.connections, replace(given, conf=conf).given(), own_place=_has_place(task, given, target)
+    )
 
 
-def _is_client(task: Any, given: SparkArguments) -> bool:
-    return given.connect or is_address(spark_target(task.conn_id).master)
+def _has_place(task: Any, given: SparkArguments, target: SparkTarget) -> bool:
+    """Whether only this task launches the group's drivers. On a cluster they are not where their task is: its queue, pool and
+    executor say where the first one is submitted."""
+    on_cluster = (given.deploy_mode or target.deploy_mode) == CLUSTER_MODE
+    return bool(task.own_place and (task.place_is_asked or not on_cluster))
 
 
 # --- properties of Spark's own OpenLineage listener -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,18 +17,19 @@ from airflow_logio.errors import (
     Fenced,
     InputMissing,
     LogUnavailable,
+    ManagerUnavailable,
     NoPlace,
     ProtocolViolation,
     WriteRefused,
 )
 from airflow_logio.launch.driver_config import has_frames, needs_spark
-from airflow_logio.launch.driver_log import last_words
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.launch.spark_submit import is_guarded
 from airflow_logio.operators._task.run_lookup import first_try
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.status.condition import step_after
+from airflow_logio.status.last_words import last_words
 from airflow_logio.status.whole_group import alert_figures, deciding, result
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
@@ -40,6 +42,7 @@ from airflow_logio.supervision.tend import launch_if_new, recover_if_dead
 log = logging.getLogger(__name__)
 
 ASKED = "asked for: the task was cleared"
+SAY_AGAIN_SECONDS = 60.0
 
 
 def asked_by_person(task_instance: Any, retries: int) -> bool:
@@ -68,6 +71,9 @@ class GroupTask:
     _is_dead: bool = False
     no_place: str | None = None
     """Why the run did not begin at the last look, if other runs of the pipeline have all places for drivers."""
+    unanswered: str | None = None
+    """Why nothing was launched at the last look, if a cluster manager does not answer."""
+    _said_at: float = float("-inf")
     has_launched: bool = False
     """A driver was launched by this attempt."""
     _refused: str | None = None
@@ -81,13 +87,13 @@ class GroupTask:
 
         Dead drivers are recovered here only with `recovers`, or if the group has a place of its own; otherwise their
         supervisor does it. Unused replicas stay unused, unless one of them is asked for that only this task launches. If
-        nothing can be seen, nothing is done. Raises `ConfigurationError`.
+        nothing can be seen, or a cluster manager does not answer, nothing is done. Raises `ConfigurationError`.
         """
         look = self.watcher.look()
         if self._late is None and look.statuses:
             self._late = {one.group for one in look.statuses if self.is_attempt and waits_for_input(one)}
         self._is_dead = look.is_dead
-        waited, self.no_place = self.no_place is not None, None
+        waited, self.no_place, self.unanswered = self.no_place is not None, None, None
         try:
             recovers = recovers or self.own_place
             launched = [self._advance(name, one, recovers=recovers) for name, one in look.observations.items()]
@@ -95,6 +101,9 @@ class GroupTask:
         except LogUnavailable as error:
             log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
             return Look(), False
+        except ManagerUnavailable as error:
+            self._say_unanswered(str(error))
+            return look, False
         except NoPlace as error:
             self.no_place = str(error)
             if not waited:
@@ -102,6 +111,19 @@ class GroupTask:
             return look, False
         self.has_launched = self.has_launched or any(launched)
         return look, any(launched)
+
+    def _say_unanswered(self, why: str) -> None:
+        self.unanswered = why
+        if time.monotonic() - self._said_at >= SAY_AGAIN_SECONDS:
+            self._said_at = time.monotonic()
+            log.warning(
+                "Group %s is not launched for now, and no recovery is spent: %s. It is tried again", self.group, why
+            )
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing was launched at the last look that another one may launch: for want of a place, or of an answer."""
+        return self.no_place is not None or self.unanswered is not None
 
     def _advance(self, name: str, observation: Observation, *, recovers: bool) -> bool:
         status = observation.status
@@ -156,14 +178,19 @@ class GroupTask:
         return self.supervision.is_left(dead=self._is_dead)
 
     def must_stay(self, look: Look) -> bool:
-        """Whether a person's wish is still open: a driver was told to halt before this attempt, which wants it to run.
+        """Whether a person's wish is still open: a driver was told to halt before this attempt, which wants it to run, or a
+        cluster manager does not answer.
 
-        Then this task itself waits for the halt, and launches.
+        Then this task itself waits for the halt, or for the answer, and launches.
         """
         if not look.statuses:
             return self.asked and len(self._unasked) < len(self.watcher.members)
         return any(
-            self._is_asked(status.group) and status.desired is GroupState.HALTED and status.state not in CONCLUDED
+            self._is_asked(status.group)
+            and (
+                (status.desired is GroupState.HALTED and status.state not in CONCLUDED)
+                or (self.unanswered is not None and status.state in WAITING)
+            )
             for status in look.statuses
         )
 

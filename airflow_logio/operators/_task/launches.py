@@ -16,7 +16,8 @@ from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import load_kept
 from airflow_logio.launch.driver_config import needs_of
 from airflow_logio.launch.launcher import LaunchContext, Launcher
-from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, SparkSettings
+from airflow_logio.launch.managers.kubernetes_api import SCHEME
+from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, SparkSettings, is_on_cluster
 from airflow_logio.operators._task.pipeline_reference import check_connections, resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore
@@ -44,6 +45,7 @@ class Launching:
         """
         settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
         check_place(settings, _compat.pods_end_with_their_task(self.executor))
+        check_connection(settings)
         name = replicated_group(group)
         code = self._code(run, name)
         found, ref = load_kept(self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run), code)
@@ -88,5 +90,16 @@ def check_place(settings: SparkSettings, ending_executor: str | None) -> None:
         raise ConfigurationError(
             f"{ending_executor} ends the machine of a task when the task ends, and the Spark driver (master "
             f"{settings.master}, deploy mode client) would end with it: it is a process of that machine and outlives the "
-            "task that launches it. Run this task on workers that stay (LocalExecutor, CeleryExecutor, EdgeExecutor)"
+            "task that launches it. Let the cluster start the driver (deploy_mode='cluster', with a standalone master, YARN "
+            "or Kubernetes), or run this task on workers that stay (LocalExecutor, CeleryExecutor, EdgeExecutor)"
+        )
+
+
+def check_connection(settings: SparkSettings) -> None:
+    """Refuse a connection that would have no effect. Raises `ConfigurationError`."""
+    if settings.kubernetes_conn_id and not (is_on_cluster(settings) and settings.master.startswith(SCHEME)):
+        raise ConfigurationError(
+            f"kubernetes_conn_id={settings.kubernetes_conn_id!r} would have no effect: it is for drivers that an API server "
+            f"starts (master k8s://..., deploy mode cluster), and here the master is {settings.master}, with deploy mode "
+            f"{settings.deploy_mode}. Leave it out"
         )

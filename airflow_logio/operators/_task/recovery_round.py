@@ -10,9 +10,9 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError
-from airflow_logio.launch.driver_log import last_words
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.status.last_words import last_words
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverRecord, GroupRef
 from airflow_logio.store.records.run_records import Run

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_logio import _compat
-from airflow_logio.errors import ConfigurationError, LogUnavailable
+from airflow_logio.errors import ConfigurationError, LogUnavailable, ManagerUnavailable
 from airflow_logio.operators._task.callbacks import Teller, parameter
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import launching_tasks, resolve
@@ -67,7 +67,7 @@ class RunSupervision:
             run = self._run(store)
             launching = Launching(store, self.task.logio_conn_id, self.task.make_launcher(), self.task.executor)
             teller = self._teller(run, event.get("seen"))
-            parked = self._act_on(launching, [finding_of(one) for one in event.get("findings", ())])
+            parked, unanswered = self._act_on(launching, [finding_of(one) for one in event.get("findings", ())])
             for notice in (
                 *map(Notice.of, event.get("notices", ())),
                 *parked,
@@ -81,7 +81,7 @@ class RunSupervision:
                 if self.task.recover:
                     with suppress(LogUnavailable):  # a refused note is no reason to stop looking
                         store.note_supervisor(self._name(), run_uid=run.uid)
-                parked = self._act_on(launching, found.items)
+                parked, _ = self._act_on(launching, found.items)
                 for notice in parked:
                     teller.tell(notice)
                 if found.items or time.monotonic() - told_at >= TELL_SECONDS:
@@ -101,7 +101,7 @@ class RunSupervision:
             return summary
         rested = event.get("rested")
         rest = SETTLING_SECONDS if rested is None else min(2 * float(rested), MOST_REST_SECONDS)
-        self._wait(run, teller, rest if _has_stopped(found) else None)
+        self._wait(run, teller, rest if _has_stopped(found) else None, unanswered)
 
     def _is_over(self, found: Findings, store: LogStore, run: Run) -> bool:
         """Whether all groups have ended, and no task may launch one that has stopped.
@@ -131,19 +131,26 @@ class RunSupervision:
         callbacks = {kind: getattr(self.task, parameter(kind)) for kind in NoticeKind}
         return Teller(callbacks, self.context, run, seen)
 
-    def _act_on(self, launching: Launching, items: Sequence[Finding]) -> list[Notice]:
-        """Returns the notices that the log does not lead to: of recoveries that have parked their group instead."""
-        parked = []
+    def _act_on(self, launching: Launching, items: Sequence[Finding]) -> tuple[list[Notice], list[str]]:
+        """Returns the notices that the log does not lead to, of recoveries that have parked their group instead; and the keys
+        of what waits for a cluster manager that does not answer."""
+        parked, unanswered = [], []
         for one in items:
-            if isinstance(one, FailedGroup):
-                recovery = self._recover(launching, one)
-                if recovery["outcome"] == RecoveryOutcome.PARKED.value:
-                    parked.append(recovery_notice(recovery))
-            elif isinstance(one, UnexplainedKill):
+            if isinstance(one, UnexplainedKill):
                 explain_kill(launching.store, one)
-            else:
-                self._scale(launching, one)
-        return parked
+                continue
+            try:
+                if isinstance(one, DueScaling):
+                    self._scale(launching, one)
+                    continue
+                recovery = self._recover(launching, one)
+            except ManagerUnavailable as error:
+                self.task.log.warning("%s: nothing is launched for now, and no recovery is spent: %s", one, error)
+                unanswered.append(one.key)
+                continue
+            if recovery["outcome"] == RecoveryOutcome.PARKED.value:
+                parked.append(recovery_notice(recovery))
+        return parked, unanswered
 
     def _name(self) -> str:
         dag_id, run_id = identity(self.context)
@@ -180,7 +187,7 @@ class RunSupervision:
         say_status(self.task.log, store, run.uid, self.task.logio_conn_id)
         return {"run": run.uid, "states": states, "recoveries": recoveries}
 
-    def _wait(self, run: Run, teller: Teller, rest_seconds: float | None) -> NoReturn:
+    def _wait(self, run: Run, teller: Teller, rest_seconds: float | None, unanswered: Sequence[str] = ()) -> NoReturn:
         trigger = LogioFailedGroupTrigger(
             logio_conn_id=self.task.logio_conn_id,
             supervisor=self._name() if self.task.recover else None,
@@ -191,6 +198,7 @@ class RunSupervision:
             seen=teller.seen,
             last_try=is_last_try(self.context["ti"]),
             recovers=self.task.recover and not self.task.has_place,
+            unanswered=list(unanswered),
         )
         self.task.defer(trigger=trigger, method_name="resume")
         raise AssertionError("defer does not return")

@@ -28,7 +28,8 @@ class GroupScaling:
     launching: Launching
 
     def step(self, run: Run, request: ScalingRequest) -> Step:
-        """Take the next step of a request, without waiting. Raises `LogUnavailable`.
+        """Take the next step of a request, without waiting. Raises `LogUnavailable`, and `ManagerUnavailable`: a launch that
+        is due waits for its cluster manager, and the request stays.
 
         A request that cannot be carried out because of wrong configuration is refused with that error: another attempt
         would not help.

@@ -30,6 +30,7 @@ from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.operators._task.run_lookup import check_current, identity, is_last_try, opened_log, run_of
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
+from airflow_logio.status.cluster_news import ClusterNews
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
@@ -119,7 +120,7 @@ class WorkerSegment:
             raise AirflowException(f"the task of group {task.group!r} was killed before it launched anything")
         recipe = replace(recipe, needs=needs_of(launch.pipeline, name, launch.code))
         store.patience.call("noting the launch", lambda: _note_launches(store, run, watcher.members, recipe))
-        found = GroupTask(launch, name, watcher, self.asked, own_place=task.own_place, is_attempt=self.is_attempt)
+        found = GroupTask(launch, name, watcher, self.asked, own_place=recipe.own_place, is_attempt=self.is_attempt)
         found.log_settings()
         return found
 
@@ -181,13 +182,15 @@ class WorkerSegment:
     def _until_settled(self, group: GroupTask, relay: TaskRelay, running: RunningEvents, interval: float) -> Look:
         """Look and launch until the group has ended, or the trigger can watch it."""
         store, recovers = group.context.store, self.recovers
-        spark_ui = SparkUi(_compat.spark_history_url())
+        spark_ui, cluster = SparkUi(_compat.spark_history_url()), ClusterNews()
         link = StoredLink(None if self.task.deferrable else self.context["ti"])
         while True:
             look, launched = group.advance(recovers=recovers or group.is_left())
             relay.look(look)
             if look.state is GroupState.RETIRED:  # it sleeps, and a run that was given up wakes no one
                 check_current(store.patience.call("finding the run", group.run_now))
+            for said in cluster.news(look.statuses):
+                self.task.log.info(said)
             if look.statuses:
                 self._link(link, spark_ui.address(look.statuses))
             if launched or (recovers and look.is_dead):
@@ -196,8 +199,7 @@ class WorkerSegment:
             must_stay = group.must_stay(look)
             if look.state is GroupState.FINISHED or (look.state in WAITING and not must_stay):
                 return look
-            waits = group.no_place is not None
-            may_be_watched = (waits or look.state is not GroupState.NEW) and not look.left_to_standby
+            may_be_watched = (group.waits or look.state is not GroupState.NEW) and not look.left_to_standby
             if self.task.deferrable and may_be_watched and not must_stay:
                 return look
             if running.is_due():
@@ -235,7 +237,7 @@ class WorkerSegment:
             logio_conn_id=self.task.logio_conn_id,
             run_uid=group.context.run.uid,
             group=group.group,
-            own_place=self.task.own_place,
+            own_place=group.own_place,
             last_try=is_last_try(self.context["ti"]),
             ends_task=_compat.may_end_in_triggerer(self.task),
             waits_for_place=group.no_place is not None,

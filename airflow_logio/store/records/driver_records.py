@@ -42,6 +42,8 @@ class Submission(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The manager's own name for it, which it gives once; empty while that is not known."""
     attempt: int = 0
     """Which of an application's attempts it is, from 1, on YARN; 0: not known, or there is one only."""
+    access: str = ""
+    """By which connection of Airflow its manager is asked about it; empty: by what the asking process has."""
 
 
 NAMED = "kubernetes"

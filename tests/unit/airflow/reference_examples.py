@@ -148,6 +148,18 @@ with DAG("reference_tasks", schedule=None, params={"transactions": "/data/transa
     totals = LogioSparkOperator(
         task_id="totals", pipeline="pipelines.sales:sales", run_uid=start.output, proxy_user="sales"
     )
+    # On nodes of Kubernetes, with the credentials of a connection; the queue says where it is submitted:
+    in_pods = LogioSparkOperator(
+        task_id="in_pods",
+        pipeline="pipelines.sales:sales",
+        group="hourly",
+        run_uid=start.output,
+        conn_id="spark_kubernetes",
+        deploy_mode="cluster",
+        kubernetes_conn_id="kubernetes_default",
+        conf={"spark.kubernetes.container.image": "registry.example.com/sales:1"},
+        queue="large",
+    )
     # As a client of a Spark Connect server, which the groups of the run share:
     shared = LogioSparkOperator(
         task_id="shared", pipeline="pipelines.sales:sales", group="hourly", run_uid=start.output, connect=True
@@ -329,6 +341,7 @@ failed_trigger = LogioFailedGroupTrigger(
     seen={"parked": {"hourly": 2}},
     last_try=False,
     recovers=False,
+    unanswered=[],
 )
 # [END LogioFailedGroupTrigger]
 # [START LogioRecoveredGroupTrigger]

@@ -145,6 +145,21 @@ def fired(trigger: Any, meanwhile: Callable[[], object] | None = None) -> Any:
     return payload
 
 
+def watched(trigger: Any, meanwhile: Callable[[], object]) -> None:
+    """`meanwhile` happens while the trigger looks, which wakes its task at no time."""
+
+    async def look() -> None:
+        looking = asyncio.ensure_future(anext(aiter(trigger.run())))
+        try:
+            await asyncio.to_thread(meanwhile)
+            assert not looking.done(), f"the task is woken: {looking.result()}"
+        finally:
+            looking.cancel()
+            await trigger.cleanup()
+
+    asyncio.run(look())
+
+
 async def cancelled(trigger: group.LogioGroupTrigger) -> None:
     """As Airflow's triggerer cancels a trigger, of any version; until it is being found out why."""
 

@@ -15,9 +15,10 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, ManagerUnavailable
+from airflow_logio.hooks.kubernetes import access_of
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.hooks.spark import kubernetes_access, spark_target
-from airflow_logio.launch.managers.known_managers import Managers, ask_for_access
+from airflow_logio.hooks.spark import spark_target
+from airflow_logio.launch.managers.known_managers import Managers, resolve_accesses_by
 from airflow_logio.launch.managers.kubernetes_api import KubernetesAccess
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
 from airflow_logio.operators._task.launches import check_place
@@ -192,16 +193,16 @@ def test_a_connection_of_kubernetes_says_with_what_it_is_asked(monkeypatch: pyte
         log = connection("logio", extra={"path": str(tmp_path / "log.db")})
         monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", log)
         LogioHook().get_store(create=True).dispose()
-        assert kubernetes_access() is None
+        assert access_of("") is None
         monkeypatch.setenv("AIRFLOW__LOGIO__KUBERNETES_CONN_ID", "kube")
         with pytest.raises(ManagerUnavailable, match="kubernetes_conn_id is 'kube', and there is no such connection"):
             Managers().at(pod)
         extra = {"kube_config_path": "/etc/kube/config", "cluster_context": "prod"}
         monkeypatch.setenv("AIRFLOW_CONN_KUBE", connection("kubernetes", extra=extra))
-        assert kubernetes_access() == KubernetesAccess(Path("/etc/kube/config"), context="prod")
+        assert access_of("") == KubernetesAccess(Path("/etc/kube/config"), context="prod")
         shown = Managers().at(pod).output_command(pod)
         assert shown == "kubectl --context prod -n logio logs logio-a-g-1"
         given = Managers(KubernetesAccess(context="given")).at(pod)
         assert given.output_command(pod).startswith("kubectl --context given ")
     finally:
-        ask_for_access(lambda: None)
+        resolve_accesses_by(lambda _: None)

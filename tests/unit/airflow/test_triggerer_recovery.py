@@ -47,6 +47,7 @@ from tests.unit.airflow.support import (
     fired,
     register,
     run_started,
+    watched,
 )
 
 REF = "pipelines.sales:sales"
@@ -141,21 +142,6 @@ def trigger_of(task: LogioSuperviseOperator) -> LogioFailedGroupTrigger:
 @pytest.fixture
 def trigger(totals: GroupStatus) -> LogioFailedGroupTrigger:
     return trigger_of(supervisor())
-
-
-def watched(trigger: LogioFailedGroupTrigger, meanwhile: Callable[[], object]) -> None:
-    """`meanwhile` happens while the trigger looks, which wakes its task at no time."""
-
-    async def look() -> None:
-        looking = asyncio.ensure_future(anext(aiter(trigger.run())))
-        try:
-            await asyncio.to_thread(meanwhile)
-            assert not looking.done(), f"the task is woken: {looking.result()}"
-        finally:
-            looking.cancel()
-            await trigger.cleanup()
-
-    asyncio.run(look())
 
 
 def recovered(log: LogStore, run: Run, launcher: FakeLauncher, incarnation: int = 2) -> None:

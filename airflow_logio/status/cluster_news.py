@@ -1,0 +1,40 @@
+"""What the log of a task says of drivers on clusters: as what they were submitted, and what their manager says meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_logio.launch.managers.known_managers import where_its_output_is
+from airflow_logio.protocol.states import ALIVE
+from airflow_logio.status.condition import what_its_manager_says
+from airflow_logio.store.records.status_records import GroupStatus
+
+
+class ClusterNews:
+    """For one group, with all its replicas. Each sentence is said once, however many looks find it."""
+
+    def __init__(self) -> None:
+        self._submitted: set[tuple[str, int]] = set()
+        """Group and incarnation of which it was said where the driver is."""
+        self._said: dict[str, tuple[int, str]] = {}
+        """Group → incarnation, and what its manager has said of it last."""
+
+    def news(self, statuses: Sequence[GroupStatus]) -> list[str]:
+        """What no earlier call has said."""
+        told: list[str] = []
+        for status in statuses:
+            if status.state in ALIVE and status.submissions:
+                told += self._of(status)
+        return told
+
+    def _of(self, status: GroupStatus) -> list[str]:
+        told, who = [], f"Group {status.group}, incarnation {status.incarnation}"
+        driver, key = status.submissions, (status.group, status.incarnation)
+        if key not in self._submitted and any(one.id for one in driver):
+            self._submitted.add(key)
+            told.append(f"{who}: submitted to {where_its_output_is(driver)}")
+        words = what_its_manager_says(status)
+        if words is not None and self._said.get(status.group) != (status.incarnation, words):
+            self._said[status.group] = status.incarnation, words
+            told.append(f"{who}: {words}")
+        return told
