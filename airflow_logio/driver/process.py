@@ -10,13 +10,14 @@ import argparse
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from airflow_logio.driver.last_steps import before_exit, exit_process
-from airflow_logio.driver.spark_session import SparkSessions, begin_idle_application
+from airflow_logio.driver.spark_session import IDLE_SECONDS, SparkSessions, begin_idle_application
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import driver_config
 from airflow_logio.launch.driver_arguments import DriverArguments
@@ -70,17 +71,21 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
     os.environ.update(config.environment)  # before the author's module is imported, which may read them
     sessions = SparkSessions(_engine(config, is_standby=stand_by is not None), has_frames=config.has_frames)
+    idle: threading.Thread | None = None
     if config.needs_spark:
         sessions.begin()
     elif config.submission is not None and config.submission.manager == "yarn":
-        begin_idle_application()
+        idle = begin_idle_application()
     taken = config if stand_by is None else stand_by(config, sessions)
     if taken is None:
         sessions.stop()
         return FINISHED
     from airflow_logio.driver.incarnation import Driver  # not before the session is on its way
 
-    return Driver(taken, sessions).run()
+    code = Driver(taken, sessions).run()
+    if idle is not None:  # of a driver that ends before it, YARN says that it has failed
+        idle.join(IDLE_SECONDS)
+    return code
 
 
 def _engine(config: DriverConfig, *, is_standby: bool) -> SparkEngine:

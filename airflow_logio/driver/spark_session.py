@@ -37,6 +37,8 @@ IDLE = {
     "spark.dynamicAllocation.initialExecutors": "0",
 }
 """Properties of an application that asks for executors when a job needs them, and for none before."""
+IDLE_SECONDS = 100.0
+"""For so long YARN waits for a context, by default."""
 
 
 class SparkSessions:
@@ -231,23 +233,26 @@ class SparkSessions:
             self._engine.stop(self._session)
 
 
-def begin_idle_application() -> None:
+def begin_idle_application() -> threading.Thread:
     """Make a Spark context that has no executors while no job asks for one, in a thread of its own.
 
     YARN ends an application whose program makes none within ``spark.yarn.am.waitTime``.
     """
-    threading.Thread(target=_make_idle_application, name="logio-idle-application", daemon=True).start()
+    thread = threading.Thread(target=_make_idle_application, name="logio-idle-application", daemon=True)
+    thread.start()
+    return thread
 
 
 def _make_idle_application() -> None:
     try:
         from pyspark import SparkConf, SparkContext
 
+        SparkContext._ensure_initialized()  # before it has a gateway, a conf has no properties of the launch
         conf = SparkConf()
-        asked = conf.get("spark.executor.instances", None) or "2"  # as many as Spark has on YARN by default
+        asked = int(conf.get("spark.executor.instances", None) or 2)  # as many as Spark has on YARN by default
         for name, value in IDLE.items():
             conf.set(name, value)
-        conf.setIfMissing("spark.dynamicAllocation.maxExecutors", asked)
+        conf.setIfMissing("spark.dynamicAllocation.maxExecutors", str(max(asked, 1)))
         SparkContext(conf=conf)
     except Exception as error:
         log.error("YARN will end this application, because it has no Spark context: %s", error)

@@ -149,6 +149,27 @@ def gated(
     **more: Any,
 ) -> Iterator[Gated]:
     """A run of the small pipeline on the cluster, which is supervised by the test; `rest` is where the master is asked."""
+    settings = lambda node: on_cluster(cluster, node, rest)  # noqa: E731
+    with gated_by(settings, folder, log_url, warehouse_url, lease=lease, **more) as made:
+        try:
+            yield made
+        except Exception as error:
+            for one in sorted((cluster.folder / "worker").glob("driver-*/std*")):
+                error.add_note(f"--- {one.parent.name}/{one.name}\n{one.read_text(errors='replace')[-1500:]}")
+            raise
+
+
+@contextmanager
+def gated_by(
+    settings: Callable[[Path], SparkSettings],
+    folder: Path,
+    log_url: str,
+    warehouse_url: str,
+    *,
+    lease: Lease | None = None,
+    **more: Any,
+) -> Iterator[Gated]:
+    """A run of the small pipeline whose drivers have these settings, which are told the node's file."""
     source, gates = folder / "dags", folder / "gates"
     for one in (source, gates):
         one.mkdir()
@@ -166,16 +187,11 @@ def gated(
         ref=ref,
         params={"numbers": str(folder / "numbers.parquet")},
         code=collect(ref),
-        spark=on_cluster(cluster, node, rest),
+        spark=settings(node),
         lease=lease or Lease(15, 240),
         **more,
     ) as run:
-        try:
-            yield Gated(run, gates, warehouse_url)
-        except Exception as error:
-            for one in sorted((cluster.folder / "worker").glob("driver-*/std*")):
-                error.add_note(f"--- {one.parent.name}/{one.name}\n{one.read_text(errors='replace')[-1500:]}")
-            raise
+        yield Gated(run, gates, warehouse_url)
 
 
 def shows_no_secret(cluster: Cluster) -> None:

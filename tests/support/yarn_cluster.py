@@ -139,12 +139,7 @@ class YarnCluster:
     def processes(self, application_id: str) -> list[psutil.Process]:
         """Those that run in its containers, on whichever node."""
         mark = f"/appcache/{application_id}/"
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if mark in process.cwd() or mark in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+        return [process for process in psutil.process_iter() if any(mark in text for text in _texts(process))]
 
     def node_of(self, application_id: str) -> str:
         """The node of its master's container."""
@@ -356,6 +351,14 @@ class YarnCluster:
             file = folder / (f"{name}-site.xml" if name != "capacity-scheduler" else f"{name}.xml")
             file.write_text(_xml(properties))
         (folder / "log4j.properties").write_text(LOG4J)
+
+
+def _texts(process: psutil.Process) -> Iterator[str]:
+    """Where a process works, as far as this one may know, and its command."""
+    with contextlib.suppress(psutil.Error, OSError):
+        yield " ".join(process.cmdline())
+    with contextlib.suppress(psutil.Error, OSError):
+        yield process.cwd()
 
 
 def _xml(properties: Properties) -> str:

@@ -1,8 +1,8 @@
 """Drivers as applications of YARN in cluster mode: submitted by spark-submit, looked at and ended by the ResourceManager's
 REST.
 
-YARN starts the master of an application again after preemption or the loss of a node, whatever ``maxAppAttempts`` says, with
-the same arguments. The log admits one of the two.
+YARN may start the master of an application again after preemption or the loss of a node, although ``maxAppAttempts`` is 1,
+with the same arguments: not all versions of Hadoop do. The log admits one of the two.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ _SUBMITTED = re.compile(rf"Submitted application ({_APPLICATION.pattern})")
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
 _WRITTEN_OFF = frozenset((-100, -102, -106))
 """Exit codes that the ResourceManager gives by itself: a lost node, preemption, its own restart."""
+_TAKEN = _WRITTEN_OFF | {-101}
+"""Those that are not the driver's own doing; -101: the disks of its node have failed."""
 _USER = re.compile(r"[\w.@\-]+")
 _LOG_LINE = re.compile(r"\d\d/\d\d/\d\d |\s+at |WARNING: |Using Spark's default|\s*$")
 _KILL = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
@@ -347,14 +349,12 @@ def _living(found: Application) -> Sighting:
 def _ended(found: Application) -> Sighting:
     """YARN declares an application killed before its node has ended the container."""
     why = f"{found.id} is {found.state}{f': {_short(found)}' if found.diagnostics else ''}"
-    code = _EXIT_CODE.search(found.diagnostics)
-    was_seen = {
-        "FINISHED": True,  # its master has said so
-        "FAILED": code is not None and int(code[1]) not in _WRITTEN_OFF,
-        "KILLED": False,
-    }[found.state]
+    named = _EXIT_CODE.search(found.diagnostics)
+    code = int(named[1]) if named and found.state == "FAILED" else None
+    was_seen = found.state == "FINISHED" or (code is not None and code not in _WRITTEN_OFF)  # finished: it has said so
     never_began = not found.attempt and found.started_time > 0  # else this process may not see whether it has begun
-    return Sighting(DriverSight.EXITED if was_seen or never_began else DriverSight.LOST, why)
+    state = DriverSight.EXITED if was_seen or never_began else DriverSight.LOST
+    return Sighting(state, why, was_taken=code in _TAKEN)
 
 
 def _short(found: Application) -> str:

@@ -165,6 +165,8 @@ def killed_by(code: int) -> dict[str, object]:
         (killed_by(137), 1, DriverSight.EXITED),
         (killed_by(-104), 1, DriverSight.EXITED),
         (killed_by(-100), 1, DriverSight.LOST),
+        (killed_by(-101), 1, DriverSight.EXITED),
+        (killed_by(-102), 1, DriverSight.LOST),
         (application("FAILED", diagnostics="timed out", amContainerLogs=CONTAINER.format(1)), 1, DriverSight.LOST),
         (application("FAILED", diagnostics="unknown queue"), 0, DriverSight.EXITED),
         (application("KILLED", diagnostics="by anna"), 0, DriverSight.EXITED),
@@ -177,7 +179,8 @@ def test_what_an_application_says_of_its_driver(found: dict[str, object], attemp
         one = submission(address, attempt)
         sighting = YarnManager(address).look([one])[one]
     assert sighting.state is state
-    assert sighting.was_taken == ("attempt 2" in sighting.why)
+    taken = ("attempt 2", "exitCode: -100", "exitCode: -101", "exitCode: -102")
+    assert sighting.was_taken == any(word in sighting.why for word in taken)
 
 
 def test_a_second_attempt_that_waits_for_its_container_is_asked_for() -> None:
