@@ -58,8 +58,12 @@ class ClusterDriver:
             return self._not_answered(status, seen.why, passed)
         says = ManagerSaid(seen.state.value, seen.why, seen.since)
         noted = says if says != status.manager_said or (status.said_age_seconds or 0.0) > SAY_AGAIN_SECONDS else None
-        if seen.state is DriverSight.EXITED:
-            why = f"the driver has ended before it registered: {seen.why or NO_REASON}"
+        if seen.state in (
+            DriverSight.EXITED,
+            DriverSight.LOST,
+        ):  # one that comes after all is refused, and costs a launch
+            what = "has ended" if seen.state is DriverSight.EXITED else "was written off by its manager"
+            why = f"the driver {what} before it registered: {seen.why or NO_REASON}"
             return Judgement(exited=why, was_taken=seen.was_taken, says=noted)
         was_known = status.submission is not None and bool(status.submission.id)
         was_taken = seen.was_taken or (seen.state is DriverSight.GONE and was_known)

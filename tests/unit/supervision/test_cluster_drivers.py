@@ -82,7 +82,7 @@ class Scene:
 # --- before it has registered -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [DriverSight.STARTING, DriverSight.STUCK, DriverSight.RUNNING, DriverSight.LOST])
+@pytest.mark.parametrize("state", [DriverSight.STARTING, DriverSight.STUCK, DriverSight.RUNNING])
 def test_the_deadline_counts_while_it_has_room(state: DriverSight) -> None:
     scene = Scene()
     scene.says(state, "the image cannot be pulled")
@@ -110,6 +110,13 @@ def test_an_exit_is_a_death() -> None:
     scene.says(DriverSight.EXITED, "exit code 1")
     assert scene.look(1) is GroupState.DEAD
     assert scene.store.group(scene.run.run_id, "g").error == "the driver has ended before it registered: exit code 1"
+
+
+def test_so_is_a_loss_which_the_next_launch_need_not_wait_for() -> None:
+    """On a worker that was cut off, and that its master has written off since."""
+    scene = Scene()
+    scene.says(DriverSight.LOST, "its worker does not answer", was_taken=True)
+    assert scene.look(1) is GroupState.DEAD and scene.was_taken
 
 
 def test_an_exit_of_what_has_registered_meanwhile_is_none() -> None:
