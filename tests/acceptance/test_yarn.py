@@ -294,49 +294,8 @@ def test_a_driver_on_a_lost_node_was_taken(whole: Bench) -> None:
         whole.cluster.return_node(node)
 
 
-def test_of_two_attempts_only_the_later_one_lives(whole: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two are asked for, because this Hadoop begins no second one otherwise; others do."""
-    monkeypatch.setattr(yarn, "OURS", {**yarn.OURS, "spark.yarn.maxAppAttempts": "2"})
-    works = whole.submitted("works")
-    first = _registered(whole, works)
-    node = whole.cluster.node_of(works.id)
-    whole.cluster.kill_node(node)
-    try:
-        sighting = whole.becomes(first, DriverSight.LOST)
-        assert sighting.was_taken and "attempt 2" in sighting.why
-        second = msgspec.structs.replace(first, attempt=2)
-        whole.becomes(second, DriverSight.RUNNING)
-        assert whole.seen(works).state is DriverSight.RUNNING, "what has not registered may be either"
-        assert whole.seen(first).state is DriverSight.LOST
-        whole.let_end(works)
-        whole.becomes(second, DriverSight.EXITED)
-        assert whole.seen(first).was_taken, "it has not ended as the second attempt has"
-    finally:
-        whole.cluster.return_node(node)
-
-
 def _registered(one: Bench, submission: Submission) -> Submission:
     """As its driver reports itself."""
     printed = one.prints(submission, " in container_")
     container = "container_" + printed.split(" in container_")[1].split()[0]
     return own_submission(msgspec.structs.replace(submission, id=""), {"CONTAINER_ID": container}, Path.cwd())
-
-
-def test_a_restarted_resource_manager_knows_what_it_has_kept(whole: Bench) -> None:
-    works = whole.submitted("works")
-    whole.becomes(works, DriverSight.RUNNING)
-    whole.cluster.kill_resource_manager()
-    sighting = whole.seen(works)
-    assert sighting.state is DriverSight.UNKNOWN and "does not answer" in sighting.why
-    with pytest.raises(ManagerUnavailable):
-        whole.manager.end(works)
-    whole.cluster.start_resource_manager()
-    whole.becomes(works, DriverSight.RUNNING)
-    assert whole.cluster.processes(works.id)
-    whole.cluster.wait_for("east", "west")
-    whole.cluster.kill_resource_manager()
-    whole.cluster.start_resource_manager(recovers=False)
-    whole.becomes(works, DriverSight.GONE)
-    assert whole.manager.end(works)
-    whole.cluster.wait_for("east", "west")
-    eventually(lambda: not whole.cluster.processes(works.id), what="its nodes end it", timeout=LONG, every=0.2)
