@@ -14,18 +14,10 @@ from pathlib import Path
 FAILED = 4
 
 
-def has_context() -> bool:
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is not None
-
-
 def make_context() -> None:
     from airflow_logio.driver.spark_session import begin_idle_application
 
-    begin_idle_application()
-    while not has_context():
-        time.sleep(0.05)
+    begin_idle_application().join()
 
 
 if __name__ == "__main__":
