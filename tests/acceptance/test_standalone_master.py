@@ -134,7 +134,7 @@ def test_drivers_wait_run_and_end_and_the_master_says_so(cluster: Cluster) -> No
     assert seen(cluster, third).state is DriverSight.EXITED
     eventually(lambda: manager(cluster).end(first), what="its JVM has ended", timeout=60, every=0.1)
     ended = seen(cluster, first)
-    assert (ended.state, ended.was_taken) == (DriverSight.EXITED, True)
+    assert (ended.state, ended.was_taken) == (DriverSight.EXITED, False)
     assert manager(cluster).end(first), "a driver that has ended is asked for once more"
     eventually(lambda: not processes(first), what="its Python has ended with its JVM", timeout=30)
     assert seen(cluster, second).state is DriverSight.RUNNING

@@ -73,8 +73,9 @@ _STATES: Mapping[str, tuple[DriverSight, str]] = {
     "ERROR": (DriverSight.LOST, "the master has written it off, with its worker or when the master was restarted"),
 }
 """What the master says of a driver. UNKNOWN is not among them: the master was restarted, and has not heard of its worker."""
-_TAKEN = ("KILLED", "ERROR")
-"""Ends that are not the driver's own doing."""
+_TAKEN = "ERROR"
+"""The end that is certainly not the driver's own doing. The master says KILLED of an end that was asked for and of a worker
+that was shut down alike: it counts as a failure, so that none is free for ever."""
 
 
 class StandaloneManager(ClusterManager):
@@ -230,4 +231,4 @@ def _sighting(answer: Answer, submission: Submission) -> Sighting:
     sight, why = _STATES.get(state, (DriverSight.UNKNOWN, "the master does not know yet whether it runs"))
     worker = f" (worker {answer.worker_host_port})" if answer.worker_host_port else ""
     how = f"{state}: " if sight in (DriverSight.EXITED, DriverSight.LOST) else ""
-    return Sighting(sight, f"{how}{why}{worker}", was_taken=state in _TAKEN)
+    return Sighting(sight, f"{how}{why}{worker}", was_taken=state == _TAKEN)

@@ -274,6 +274,15 @@ def test_what_a_master_says_of_a_driver(status: str, body: str, state: DriverSig
     assert found.state is state and why in found.why and "\tat" not in found.why
 
 
+@pytest.mark.parametrize(("state", "was_taken"), [("KILLED", False), ("FAILED", False), ("ERROR", True)])
+def test_an_end_that_was_asked_for_is_not_taken_for_the_masters_own(state: str, was_taken: bool) -> None:
+    """KILLED is what the master says of our own kill, too: a driver that hangs each time would be tried for ever."""
+    masters = Answering()
+    with masters.server("200 OK", f'{{"success":true,"driverState":"{state}"}}') as url:
+        submission = Submission("standalone", f"{url}#http://a:8080", "name", id="driver-1")
+        assert StandaloneManager.at(submission).look([submission])[submission].was_taken is was_taken
+
+
 def test_one_master_that_does_not_answer_is_asked_once_for_all_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (standalone, submission_server):
         monkeypatch.setattr(module, "REQUEST_SECONDS", 0.2)
