@@ -151,15 +151,19 @@ class SparkLost(LogioError):
     must_end = False
 
 
-# --- stop: this process was replaced ---------------------------------------------------------------------------------
+# --- cluster managers: nothing is known to be lost --------------------------------------------------------------------
 
 
 class ManagerUnavailable(LogioError):
-    """A cluster manager does not answer, or this process has no way to it: nothing is known of its drivers."""
+    """A cluster manager does not answer, or this process has no way to it: nothing is known of its
+    drivers. Of a submission: nothing was submitted, and it may be tried again."""
 
 
 class SubmissionUnknown(LogioError):
     """A driver was submitted to a cluster manager, and its answer was lost: there may be one."""
+
+
+# --- stop: this process was replaced ---------------------------------------------------------------------------------
 
 
 class Fenced(LogioError):

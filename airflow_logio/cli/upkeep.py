@@ -102,7 +102,8 @@ def _not_left(store: LogStore, ended: Sequence[Run]) -> Sequence[Run]:
 
     Returns the runs of drivers whose end is not confirmed.
     """
-    submitted = [one.submission for run in ended for one in store.drivers(run.run_id) if one.submission is not None]
+    runs = [*ended, *(run for run, _ in store.unfinished())]
+    submitted = [one.submission for run in runs for one in store.drivers(run.run_id) if one.submission is not None]
     if not submitted:
         return []
     managers = shared_answers().managers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from pathlib import Path
 
 from msgspec import structs
 
@@ -15,6 +16,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import parse_url, shown
 from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, SubmissionUnknown
 from airflow_logio.launch import spark_settings, spark_submit
+from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
 from airflow_logio.launch.driver_config import DriverKind, Launch
 from airflow_logio.launch.managers.cluster_manager import ClusterManager
 from airflow_logio.launch.managers.known_managers import Managers
@@ -39,6 +41,11 @@ def check_possible(settings: SparkSettings, log_url: str, kind: DriverKind, *, s
             f"deploy_mode='cluster' needs a log that all nodes reach, and {shown(parse_url(log_url))} is a file of this "
             "machine: use PostgreSQL for the log"
         )
+    named = settings.conf.get(CONNECTIONS_PROPERTY)
+    if named is not None and not Path(named).is_absolute():
+        raise ConfigurationError(
+            f"{CONNECTIONS_PROPERTY}={named} is no absolute path: a driver starts in a folder of its own on its node"
+        )
     if standby:
         raise ConfigurationError(
             "a process that stands by is on its driver's machine, which only the launching machine can be: leave standby "
@@ -53,7 +60,8 @@ def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launc
     """Submit the driver of a claim: note as what, submit it, note its id. `access` as `Submission` has it.
 
     A lost answer is no failure: the driver may come, and is looked for. Raises `ConfigurationError` if it was refused, and
-    the group is dead then; `Fenced` if the claim is void by now: nothing was submitted.
+    the group is dead then; `ManagerUnavailable` if it is refused for now, which spends no budget; `Fenced` if the claim is
+    void by now: nothing was submitted.
     """
     ref = GroupRef(claim.run_id, claim.group, claim.incarnation)
     noted = structs.replace(manager.prepare(claim, launch), access=access)
@@ -71,12 +79,13 @@ def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launc
         store.submitted(claim, log_path=None, launcher=None)
         return
     except Exception as error:
-        store.declare_dead(ref, f"launch failed: {error}", unregistered=True)
+        spends_nothing = isinstance(error, ManagerUnavailable)  # such as a quota that is used up: not for now
+        store.declare_dead(ref, f"launch failed: {error}", unregistered=True, was_taken=spends_nothing)
         raise
-    crash_here(CrashPoint.AFTER_SUBMISSION)
-    store.note_id(ref, submission)
-    store.submitted(claim, log_path=None, launcher=None)
     log.info("group %s, incarnation %d: accepted as %s", claim.group, claim.incarnation, submission.id)
+    crash_here(CrashPoint.AFTER_SUBMISSION)
+    store.patience.call("noting the driver's id", lambda: store.note_id(ref, submission))
+    store.submitted(claim, log_path=None, launcher=None)
 
 
 def end(managers: Managers, submissions: Collection[Submission]) -> bool:
@@ -85,7 +94,7 @@ def end(managers: Managers, submissions: Collection[Submission]) -> bool:
     for submission in submissions:
         try:
             confirmed &= managers.at(submission).end(submission)
-        except ManagerUnavailable as error:
+        except Exception as error:  # also of a manager's client: the next driver is not kept from its launch
             log.info("the end of %s is not known: %s", submission.id or submission.name, error)
             confirmed = False
     return confirmed

@@ -141,6 +141,8 @@ def fork_server(settings: SparkSettings, pipeline: Pipeline, groups: Iterable[st
 
 def is_forked(settings: SparkSettings, pipeline: Pipeline, group: str) -> bool:
     """Whether drivers of the group are Python alone, where nothing but its operators decides."""
+    if spark_settings.is_on_cluster(settings):
+        return False
     return spark_settings.is_client(settings) or not needs_spark(pipeline, group)
 
 

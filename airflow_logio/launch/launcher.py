@@ -363,6 +363,7 @@ def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
         return
     if submissions := status.submissions:
         cluster_launch.end(context.managers, submissions)
+        return
     if status.identity is None:
         return
     left = processes.driver_processes(status.identity)

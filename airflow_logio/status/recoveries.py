@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.liveness import TAKEN_BUDGET, RecoveryBudget
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverRecord
@@ -189,7 +189,12 @@ def budget_left(budget: RecoveryBudget, drivers: Sequence[DriverRecord], now: fl
 def is_budget_spent(budget: RecoveryBudget, drivers: Sequence[DriverRecord], now: float) -> bool:
     """Whether the end of the last driver was one more than the budget allows. Arguments as of `budget_left`."""
     ages, failed = _unforgiven(drivers, now)
-    return budget.is_spent_at(failed) or budget.is_spent(ages)
+    if budget.is_spent_at(failed):
+        return True
+    taken = [now - one.claimed_at for one in drivers if one.was_taken]
+    if drivers and drivers[-1].was_taken:  # by its cluster manager: that has a budget of its own
+        return TAKEN_BUDGET.is_spent(taken[:-1])
+    return budget.is_spent(ages)
 
 
 def _unforgiven(drivers: Sequence[DriverRecord], now: float) -> tuple[list[float], list[str | None]]:

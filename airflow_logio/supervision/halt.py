@@ -62,7 +62,8 @@ def halt_for_good(
     now = store.group(run_id, group)
     if now.incarnation != incarnation or now.state is not GroupState.HALTED:
         return Halt.LEFT
-    while not _cannot_obey(status) and clock() < deadline:  # it has said so in the log, and is about to end
+    # It has said so in the log, and is about to end; of one on a cluster nothing more is known here.
+    while not status.submissions and not _cannot_obey(status) and clock() < deadline:
         time.sleep(POLL_SECONDS)
     end_process(status)
     return Halt.OBEYED
@@ -111,16 +112,15 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
     fenced = store.halted(GroupRef(run_id, status.group, status.incarnation))
     if fenced:
         end_process(status)
-        cluster_launch.end(
-            shared_answers().managers, status.submissions
-        )  # asked again by what supervises (`LeftDrivers`)
+        # What supervises asks again (`LeftDrivers`).
+        cluster_launch.end(shared_answers().managers, status.submissions)
     return fenced
 
 
 def end_process(status: GroupStatus) -> None:
-    """SIGKILL what runs of the driver on this machine."""
+    """SIGKILL what runs of the driver on this machine. Processes of nodes are compared with none of this machine."""
     identity = status.identity
-    if identity is None or not processes.driver_processes(identity):
+    if identity is None or status.submissions or not processes.driver_processes(identity):
         return
     log.info("group %s: ending its driver, pid %d", status.group, identity.pid or identity.parent_pid)
     if not processes.end(identity):

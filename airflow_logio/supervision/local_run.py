@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_logio.errors import Fenced, LogioError, LogUnavailable, ManagerUnavailable, NoPlace, ProtocolViolation
-from airflow_logio.launch import driver_folders, processes
+from airflow_logio.launch import cluster_launch, driver_folders, processes
 from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
 from airflow_logio.launch.launcher import KnownLaunches, LaunchContext, LocalProcessLauncher, launch_group
@@ -32,6 +32,7 @@ from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.halt import end_process
 from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.supervision.retry import check_days
@@ -214,7 +215,7 @@ class LocalRun:
                 step = carry_out(self._context, request)
                 launching |= step.stage is Stage.LAUNCHING
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
-        except (LogUnavailable, ProtocolViolation) as error:
+        except (LogUnavailable, ManagerUnavailable, ProtocolViolation) as error:
             log.warning("scaling waits: %s", error)
         return launching
 
@@ -387,9 +388,14 @@ class DriverEnder:
         return True
 
     def _have_all_ended(self) -> bool:
-        """A driver that has not registered has done nothing yet: it is killed, not waited for."""
+        """A driver that has not registered has done nothing yet: it is killed, not waited for. Of one on a cluster, the log
+        says whether it has obeyed."""
         registered = [status for status in self._statuses() if status.state not in LAUNCHING and status.identity]
-        return not any(processes.driver_processes(status.identity) for status in registered if status.identity)
+        return not any(
+            status.state not in ENDED if status.submissions else processes.driver_processes(status.identity)
+            for status in registered
+            if status.identity
+        )
 
     def _statuses(self) -> list[GroupStatus]:
         """As the log says, or as it last said if it cannot be asked."""
@@ -407,3 +413,5 @@ class DriverEnder:
             self.store.halted(GroupRef(self.run.run_id, status.group, status.incarnation))
         except LogioError as error:
             log.warning("group %s: its end cannot be logged: %s", status.group, error)
+        else:
+            cluster_launch.end(shared_answers().managers, status.submissions)

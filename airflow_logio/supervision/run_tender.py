@@ -20,6 +20,7 @@ from airflow_logio.errors import (
     LogInconsistent,
     LogioError,
     LogUnavailable,
+    ManagerUnavailable,
     PipelineDefinitionError,
 )
 from airflow_logio.launch.driver_folders import LocalDriver, local_drivers
@@ -160,7 +161,7 @@ def tend_once(store: LogStore, run: Run, context_of: ContextOf) -> int:
     for one in findings.work:
         try:
             done += _done(context_of(run, one.group), one)
-        except (ConfigurationError, PipelineDefinitionError, IncompatibleRun) as error:
+        except (ConfigurationError, ManagerUnavailable, PipelineDefinitionError, IncompatibleRun) as error:
             refused.append(error)
     if refused:
         raise refused[0]

@@ -98,7 +98,7 @@ def asked_for(request: ScalingRequest) -> str:
 def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
     """The next step of a request. Call it about once per second until it is done or refused.
 
-    Raises `ConfigurationError` if a driver cannot be launched, and `LogUnavailable`.
+    Raises `ConfigurationError` if a driver cannot be launched, `ManagerUnavailable` if not for now, and `LogUnavailable`.
     """
     return next_step(context.store, context.run, request, partial(launch_group, context))
 

@@ -29,7 +29,8 @@ class ClusterLog(ABC):
     @abstractmethod
     def left_on_clusters(self, run_ids: Collection[int] | None = None, *, most: int = 1000) -> Sequence[LeftDriver]:
         """Drivers that are of no use any more and may still have room on a cluster: replaced ones, and those of groups or
-        runs that have ended, as long as `note_gone` was not called. The oldest claims first; None: of all runs."""
+        runs that have ended, as long as `note_gone` was not called. The newest claims first: room that is waited for
+        was taken lately. None: of all runs."""
 
     @abstractmethod
     def note_taken(self, ref: GroupRef) -> None:

@@ -43,9 +43,10 @@ class SqlClusterLog(SqlPart, ClusterLog):
                 connection.execute(sa.update(table).where(*_of(ref)).values(**values))
 
     def note_said(self, ref: GroupRef, said: ManagerSaid) -> None:
+        said = msgspec.structs.replace(said, why=str(storable(said.why)))
         text = msgspec.json.encode(said).decode()
         clock = now(self.engine.dialect.name)
-        self._set(ref, schema.driver.c.registered_at.is_(None), manager_said=storable(text), said_at=clock)
+        self._set(ref, schema.driver.c.registered_at.is_(None), manager_said=text, said_at=clock)
 
     def note_taken(self, ref: GroupRef) -> None:
         self._set(ref, was_taken=True)
@@ -71,7 +72,7 @@ class SqlClusterLog(SqlPart, ClusterLog):
             .join(groups, sa.and_(*of_group[2:]))
             .join(runs, runs.c.run_id == driver.c.run_id)
             .where(driver.c.submission.is_not(None), driver.c.gone_at.is_(None), is_over)
-            .order_by(driver.c.claimed_at)
+            .order_by(driver.c.claimed_at.desc())
             .limit(most)
         )
         if run_ids is not None:
@@ -110,6 +111,12 @@ def submission_of(text: str | None) -> Submission | None:
         return None if text is None else msgspec.json.decode(text, type=Submission)
     except msgspec.MsgspecError:
         return None
+
+
+def was_accepted(text: str | None) -> bool:
+    """Whether a manager has taken what was submitted. A submission that was refused for now is no driver that was taken."""
+    found = submission_of(text)
+    return found is None or bool(found.id)
 
 
 def said_of(text: str | None) -> ManagerSaid | None:

@@ -41,7 +41,7 @@ from airflow_logio.store.rules.run_rules import superseded, taken_too_often
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema
 from airflow_logio.store.sql.beats import BeatCheck, wish, write_beat
-from airflow_logio.store.sql.cluster_log import submission_text
+from airflow_logio.store.sql.cluster_log import submission_text, was_accepted
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
 from airflow_logio.store.sql.hearings import announce_failure
@@ -434,6 +434,7 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
         sa.select(
             *((clock - driver.c.claimed_at).label("age"), driver.c.incarnation, driver.c.reason),
             before.c.was_taken.label("is_free"),
+            before.c.submission,
         )
         .join(
             before,
@@ -450,7 +451,7 @@ def _budget_spent(connection: Connection, run: Run, group: str, budget: Recovery
         )
         .order_by(driver.c.incarnation)
     ).all()
-    if TAKEN_BUDGET.is_spent([row.age for row in rows if row.is_free]):
+    if TAKEN_BUDGET.is_spent([row.age for row in rows if row.is_free and was_accepted(row.submission)]):
         return taken_too_often(group)
     rows = [row for row in rows if not row.is_free]
     if (ends and ends[-1].was_taken) or not budget.is_spent([row.age for row in rows]):

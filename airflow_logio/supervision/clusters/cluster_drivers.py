@@ -15,7 +15,7 @@ from airflow_logio.launch.managers.cluster_manager import DriverSight
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.store.records.driver_records import NAMED, ManagerSaid, Submission
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.clusters.manager_answers import Answer
+from airflow_logio.supervision.clusters.manager_answers import NO_ANSWER, Answer
 
 SILENT_SECONDS = 3 * BEAT_SECONDS
 """For so long a driver must give no heartbeat after its manager has said that it has exited."""
@@ -54,6 +54,8 @@ class ClusterDriver:
         passed = 0.0 if self._last_at is None else min(now - self._last_at, self._lease.seconds / 4)
         self._last_at = now
         seen = answer.sighting
+        if answer is NO_ANSWER:
+            return Judgement(holds=True)
         if seen.state is DriverSight.UNKNOWN:
             return self._not_answered(status, seen.why, passed)
         says = ManagerSaid(seen.state.value, seen.why, seen.since)
@@ -78,7 +80,8 @@ class ClusterDriver:
         was_taken = seen.was_taken or (seen.state is DriverSight.GONE and reported.manager == NAMED)
         if seen.state is not DriverSight.EXITED:
             return Judgement(was_taken=was_taken)
-        self._exited_at = answer.asked_at if self._exited_at is None else self._exited_at
+        if self._exited_at is None or now - stood_still > self._exited_at:  # a heartbeat has come since
+            self._exited_at = answer.asked_at
         if min(now - self._exited_at, stood_still) < SILENT_SECONDS:
             return Judgement(was_taken=was_taken)
         return Judgement(f"the driver has ended without saying so: {seen.why or NO_REASON}", was_taken=was_taken)

@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from airflow_logio.errors import LogioError, ManagerUnavailable
-from airflow_logio.launch import cluster_launch
-from airflow_logio.launch.managers.cluster_manager import SUBMIT_SECONDS, ClusterManager, DriverSight, Sighting
+from airflow_logio.errors import LogioError, LogUnavailable, ManagerUnavailable
+from airflow_logio.launch.managers.cluster_manager import SUBMIT_SECONDS, DriverSight, Sighting
 from airflow_logio.launch.managers.known_managers import Managers
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LeftDriver, Submission
@@ -51,13 +50,18 @@ class LeftDrivers:
 
     def begin(self) -> None:
         """Ask for the ends of drivers that are left, unless that was done within `PACE_SECONDS`: in a thread that ends with
-        the answers. Waits for nothing."""
+        the answers. Waits for nothing, and never raises."""
         now = self._clock()
         if now - self._asked_at < PACE_SECONDS or (self._thread is not None and self._thread.is_alive()):
             return
         self._asked_at = now
-        self._thread = threading.Thread(target=self._ask, name="logio-left-drivers", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._ask, name="logio-left-drivers", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            log.warning("drivers that are left on clusters are not asked to end for now: %s", error)
+        else:
+            self._thread = thread
 
     def _ask(self) -> None:
         try:
@@ -66,11 +70,33 @@ class LeftDrivers:
             log.debug("drivers that are left on clusters are not asked to end: %s", error)
 
     def look_after(self) -> list[LeftDriver]:
-        """Ask for the ends of all drivers that are left; returns those whose end is not confirmed. Raises
-        `LogUnavailable`."""
-        return [one for one in self._store.left_on_clusters(self._run_ids) if not self._ended(one)]
+        """Ask for the ends of all drivers that are left; returns those whose end is not confirmed. Raises `LogUnavailable`.
 
-    def _ended(self, left: LeftDriver) -> bool:
+        A manager that does not answer for one driver is not asked for the others of this round.
+        """
+        silent = set[tuple[str, str]]()
+        return [one for one in self._store.left_on_clusters(self._run_ids) if not self._ended(one, silent)]
+
+    def _ended(self, left: LeftDriver, silent: set[tuple[str, str]]) -> bool:
+        if left.ended_seconds > FORGOTTEN_SECONDS:  # its cluster may be no more
+            log.warning("group %s, incarnation %d: its end was never confirmed", left.ref.group, left.ref.incarnation)
+            self._store.note_gone(left.ref)
+            return True
+        managers = {(one.manager, one.address) for one in left.submissions}
+        if managers & silent:
+            return False
+        try:
+            return self._is_confirmed(left)
+        except LogUnavailable:
+            raise
+        except ManagerUnavailable as error:
+            silent |= managers
+            log.info("group %s, incarnation %d: its end is not known: %s", left.ref.group, left.ref.incarnation, error)
+        except Exception:  # of a manager's client: it must not keep the others from being asked for
+            log.exception("group %s, incarnation %d: its end is not known", left.ref.group, left.ref.incarnation)
+        return False
+
+    def _is_confirmed(self, left: LeftDriver) -> bool:
         submissions = tuple(self._with_id(left, one) for one in left.submissions)
         seen = [self._sight(one) for one in submissions]
         if any(one.was_taken for one in seen):
@@ -78,10 +104,8 @@ class LeftDrivers:
         if not left.is_replaced and left.ended_seconds < GRACE_SECONDS:
             has_ended = all(one.state is DriverSight.EXITED for one in seen)
         else:
-            has_ended = cluster_launch.end(self._managers, submissions)
-        if left.ended_seconds > FORGOTTEN_SECONDS:  # its cluster may be no more
-            log.warning("group %s, incarnation %d: its end was never confirmed", left.ref.group, left.ref.incarnation)
-        elif not has_ended or not _is_complete(left, submissions):
+            has_ended = all([self._managers.at(one).end(one) for one in submissions])
+        if not has_ended or not _is_complete(left, submissions):
             return False  # of one without an id: it may still be on its way
         log.info("group %s, incarnation %d: its driver has left the cluster", left.ref.group, left.ref.incarnation)
         self._store.note_gone(left.ref)
@@ -89,24 +113,14 @@ class LeftDrivers:
 
     def _with_id(self, left: LeftDriver, submission: Submission) -> Submission:
         """As its manager lists it, should its id not be known: then its launcher has died, or has had no answer."""
-        if submission.id:
-            return submission
-        try:
-            found = self._managers.at(submission).find(submission)
-        except ManagerUnavailable as error:
-            log.debug("%s is not looked for: %s", submission.name, error)
-            return submission
+        found = () if submission.id else self._managers.at(submission).find(submission)
         if not found:
             return submission
         self._store.note_id(left.ref, found[0])
         return found[0]
 
     def _sight(self, submission: Submission) -> Sighting:
-        try:
-            manager: ClusterManager = self._managers.at(submission)
-        except ManagerUnavailable as error:
-            return Sighting(DriverSight.UNKNOWN, str(error))
-        return manager.look([submission]).get(submission, Sighting(DriverSight.UNKNOWN))
+        return self._managers.at(submission).look([submission]).get(submission, Sighting(DriverSight.UNKNOWN))
 
 
 def _is_complete(left: LeftDriver, submissions: Collection[Submission]) -> bool:

@@ -26,6 +26,10 @@ WANTED_SECONDS = 30.0
 """For so long after a look has wanted it, what a manager says of a driver is asked for, and kept."""
 
 
+OLD_SECONDS = 60.0
+"""An answer holds for so long, if no other one comes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a manager has said of one driver. `asked_at` is in monotonic seconds of this process, before the question."""
@@ -58,9 +62,25 @@ class ManagerAnswers:
             self._wanted |= dict.fromkeys(submissions, now)
             if self._asking is None and now - self._asked_at >= PACE_SECONDS:
                 self._asked_at = now
-                self._asking = threading.Thread(target=self._ask, name="logio managers", daemon=True)
-                self._asking.start()
-            return {one: self._answers.get(one, NO_ANSWER) for one in submissions}
+                self._begin()
+            return {one: self._newest(one, now) for one in submissions}
+
+    def _newest(self, submission: Submission, now: float) -> Answer:
+        """What was said too long ago, because a manager hangs, is no answer any more."""
+        found = self._answers.get(submission)
+        if found is None:
+            return NO_ANSWER
+        age = now - found.asked_at
+        return found if age < OLD_SECONDS else Answer(Sighting(DriverSight.UNKNOWN, f"no answer for {age:.0f} s"), now)
+
+    def _begin(self) -> None:
+        asking = threading.Thread(target=self._ask, name="logio managers", daemon=True)
+        try:
+            asking.start()
+        except RuntimeError as error:  # no more threads
+            log.warning("what the cluster managers say is not known: %s", error)
+        else:
+            self._asking = asking
 
     def wait(self, seconds: float) -> None:
         """Wait for the answers that are on their way; at most so long."""
@@ -78,8 +98,6 @@ class ManagerAnswers:
             found = self._answered(wanted)
             with self._lock:
                 self._answers = {one: answer for one, answer in (self._answers | found).items() if one in self._wanted}
-        except Exception:  # what a manager's client raises that it should not
-            log.exception("what the cluster managers say is not known")
         finally:
             with self._lock:
                 self._asking = None
@@ -94,7 +112,12 @@ class ManagerAnswers:
                 found[one] = Answer(Sighting(DriverSight.UNKNOWN, str(error)), self._clock())
         for manager, submissions in of_manager.items():
             asked_at = self._clock()
-            found |= {one: Answer(seen, asked_at) for one, seen in manager.look(submissions).items()}
+            try:
+                seen = manager.look(submissions)
+            except Exception as error:  # what its client raises that it should not: others are asked all the same
+                log.exception("what %s says is not known", manager.name)
+                seen = dict.fromkeys(submissions, Sighting(DriverSight.UNKNOWN, f"{type(error).__name__}: {error}"))
+            found |= {one: Answer(what, asked_at) for one, what in seen.items()}
         return found
 
 

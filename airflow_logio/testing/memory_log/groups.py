@@ -253,7 +253,7 @@ def note_of_driver(tables: Tables, ref: GroupRef, **values: Any) -> None:
 
 def left_on_clusters(tables: Tables, run_ids: Collection[int] | None, most: int) -> Sequence[LeftDriver]:
     found = []
-    for (key, incarnation), row in sorted(tables.drivers.items(), key=lambda one: one[1].claimed_at):
+    for (key, incarnation), row in sorted(tables.drivers.items(), key=lambda one: -one[1].claimed_at):
         group = tables.groups[key]
         is_replaced = tables.fences[key].incarnation > incarnation
         is_over = is_replaced or group.state in ENDED or tables.runs[key.run_id].state in _OVER
@@ -285,7 +285,8 @@ def budget_spent(tables: Tables, key: GroupKey) -> str | None:
         )
     taken = {n for n, row in all_mine if row.was_taken}
     spent = [(n, row) for n, row in mine if n > forgiven and n - 1 not in taken]
-    free = [row for n, row in mine if n > forgiven and n - 1 in taken]
+    refused = {n for n, row in all_mine if row.submission is not None and not row.submission.id}
+    free = [row for n, row in mine if n > forgiven and n - 1 in taken - refused]
     if TAKEN_BUDGET.is_spent([clock - row.claimed_at for row in free]):
         return taken_too_often(key.group)
     if (all_mine and all_mine[-1][1].was_taken) or not budget.is_spent([clock - row.claimed_at for _, row in spent]):

@@ -231,3 +231,50 @@ def test_two_names_of_claims_never_agree(log_store: LogStore) -> None:
     groups = ["Über" + "x" * 80 + end for end in "abab"]
     names = {claim_name(replace(first, group=group, nonce=uuid.uuid4().hex)) for group in groups}
     assert len(names) == 4 and all(len(one) <= 63 and one.isascii() and one == one.lower() for one in names)
+
+
+class Odd(Managers):
+    """One manager whose client raises what nothing foresees, one that does not answer; all others are paper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def at(self, submission: Submission) -> ClusterManager:
+        self.asked.append(submission.address)
+        if submission.address == "odd":
+            raise KeyError("app")
+        if submission.address == "silent":
+            raise ManagerUnavailable("it is restarted")
+        return Paper(Path(submission.address))
+
+
+def test_one_manager_that_fails_keeps_no_driver_of_another_from_its_end(log_store: LogStore, tmp_path: Path) -> None:
+    paper, run = Paper(tmp_path / "paper"), log_store.start_run(spec("a", "b", "c", "d", "e"))
+    for group, address in (("a", ""), ("b", "odd"), ("c", "silent"), ("d", "silent"), ("e", "")):
+        claim = log_store.claim(run.run_id, group, expected=0, reason="test")
+        submission = paper.prepare(claim, NO_LAUNCH)
+        submission = structs.replace(submission, address=address or submission.address)
+        log_store.submitting(claim, submission)
+        log_store.note_id(ref_of(claim), paper.submit(submission, claim, NO_LAUNCH))
+        log_store.declare_dead(ref_of(claim), "test")
+        log_store.claim(run.run_id, group, expected=1, reason="test")
+    odd = Odd()
+    assert {one.ref.group for one in LeftDrivers(log_store, odd).look_after()} == {"b", "c", "d"}
+    assert odd.asked.count("silent") == 1, "it is not asked for each of its drivers"
+    assert not cluster_launch.end(odd, [Submission("paper", "odd", "x", id="x")]), (
+        "nor is a launch kept from what follows"
+    )
+
+
+def test_a_submission_that_is_refused_for_now_spends_no_budget(log_store: LogStore, tmp_path: Path) -> None:
+    class Full(Paper):
+        def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
+            raise ManagerUnavailable("exceeded quota")
+
+    run = log_store.start_run(spec("g"))
+    for incarnation in range(25):
+        claim = log_store.claim(run.run_id, "g", expected=incarnation, reason="test")
+        with pytest.raises(ManagerUnavailable):
+            cluster_launch.submit(log_store, Full(tmp_path / "paper"), claim, NO_LAUNCH)
+    assert log_store.group(run.run_id, "g").state is GroupState.DEAD, "it is not parked: no driver was taken either"

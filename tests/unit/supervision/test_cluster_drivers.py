@@ -38,6 +38,13 @@ class Given(ManagerAnswers):
         return {one: Answer(self.sighting, self.now) for one in submissions}
 
 
+class Unasked(Given):
+    """No manager was asked yet."""
+
+    def of(self, submissions: Collection[Submission]) -> Mapping[Submission, Answer]:
+        return dict.fromkeys(submissions, NO_ANSWER)
+
+
 class Scene:
     """A group with a driver on a cluster, and one observer that looks once per second."""
 
@@ -182,6 +189,23 @@ def test_a_heartbeat_outweighs_an_exit() -> None:
     assert scene.look(60, beats=True) is GroupState.RUNNING
     assert scene.look(1) is GroupState.RUNNING
     assert scene.look(2) is GroupState.DEAD, "sooner than its lease"
+
+
+def test_heartbeats_after_an_exit_outweigh_it_until_it_is_said_again() -> None:
+    """A node was written off, and is there after all; then its driver stands still for a moment."""
+    scene = Scene()
+    scene.register()
+    scene.says(DriverSight.EXITED)
+    assert scene.look(100, beats=True) is GroupState.RUNNING
+    scene.says(DriverSight.RUNNING)
+    assert scene.look(9) is GroupState.RUNNING, "its lease decides"
+
+
+def test_before_a_manager_was_asked_nothing_is_said_of_it() -> None:
+    scene = Scene()
+    scene.watcher = scene.observer(Unasked())
+    assert scene.look(2) is GroupState.SUBMITTED
+    assert scene.store.group(scene.run.run_id, "g").manager_said is None
 
 
 def test_the_exit_of_another_submission_says_nothing() -> None:
