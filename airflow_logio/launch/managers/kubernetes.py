@@ -106,6 +106,8 @@ class KubernetesManager(ClusterManager):
         self._access = access or KubernetesAccess()
         self._namespace = namespace or self._access.namespace or DEFAULT_NAMESPACE
         self._api = KubernetesApi(address, self._access)
+        self._clusters: dict[str, str] = {}
+        """Namespace → its uid, as it was when this manager was asked whether it answers."""
 
     @classmethod
     def of_settings(
@@ -157,13 +159,15 @@ class KubernetesManager(ClusterManager):
             raise ConfigurationError(
                 f"the API server {self._address} has no namespace {space!r}: create it, or name another one by {NAMESPACE}"
             )
+        self._clusters[space] = uid
 
     # --- a submission -------------------------------------------------------------------------------------------------
 
     def prepare(self, claim: Claim, launch: Launch) -> Submission:
-        """As the port has it. The cluster is known with the id."""
+        """As the port has it. The cluster is the one that has answered before the claim."""
         space = launch.conf.get(NAMESPACE) or self._namespace
-        return Submission(self.name, self._address, claim_name(claim, most=_NAME), space)
+        cluster = self._clusters.get(space, "")
+        return Submission(self.name, self._address, claim_name(claim, most=_NAME), space, cluster)
 
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         """As the port has it."""
@@ -302,13 +306,26 @@ class KubernetesManager(ClusterManager):
         selector = f"{PART}={DRIVER},{SUBMISSION} in ({','.join(sorted({one.name for one in some}))})"
         try:
             pods = {pod["metadata"]["name"]: pod for pod in self._api.list(_PODS, namespace, selector)}
-            return {one: self._sighting(pods.get(one.name), one) for one in some}
         except ManagerUnavailable as error:
             return dict.fromkeys(some, Sighting(DriverSight.UNKNOWN, str(error)))
+        listed = {one: pod for one in some if (pod := pods.get(one.name)) and one.id in {"", pod["metadata"]["uid"]}}
+        seen = {one: self._sighting(pod, one) for one, pod in listed.items()}
+        return seen | self._not_listed(namespace, [one for one in some if one not in listed])
 
-    def _sighting(self, pod: Json | None, submission: Submission) -> Sighting:
-        if pod is None or submission.id not in {"", pod["metadata"]["uid"]}:
-            return Sighting(DriverSight.GONE, f"there is no {self._at(submission)}")
+    def _not_listed(self, namespace: str, some: Sequence[Submission]) -> dict[Submission, Sighting]:
+        """What it means that pods are missing: nothing, where another cluster says so."""
+        try:
+            uid = self._api.namespace_uid(namespace) if any(one.cluster for one in some) else ""
+        except ManagerUnavailable as error:
+            return dict.fromkeys(some, Sighting(DriverSight.UNKNOWN, str(error)))
+        return {
+            one: Sighting(DriverSight.GONE, f"there is no {self._at(one)}")
+            if _is_here(one, uid)
+            else Sighting(DriverSight.UNKNOWN, f"{self._address} is another cluster now than the one that has {one.name}")
+            for one in some
+        }
+
+    def _sighting(self, pod: Json, submission: Submission) -> Sighting:
         seen = sighting_of(pod)
         if seen.state is not DriverSight.STARTING or _age(pod) < SUBMIT_SECONDS:
             return seen
@@ -331,7 +348,7 @@ class KubernetesManager(ClusterManager):
                 self._api.delete(_PODS, pod, _END_SECONDS)
         if living:
             living = [pod for pod in self._pods(submission) if not has_ended(pod)]
-        return not living and (bool(pods) or self._is_here(submission))
+        return not living and (bool(pods) or _is_here(submission, self._api.namespace_uid(submission.namespace)))
 
     def sweep(self, is_known: Callable[[str], bool]) -> int:
         """As the port has it, in the namespace of this manager. Pods that have not ended are left: they may be of another
@@ -378,15 +395,13 @@ class KubernetesManager(ClusterManager):
 
     def _with_id(self, submission: Submission, pod: Json) -> Submission:
         """With the pod's uid, and with that of its namespace, which tells this cluster from others of the same address."""
-        try:
-            cluster = self._api.namespace_uid(submission.namespace) or ""
-        except ManagerUnavailable:
-            cluster = ""
+        cluster = submission.cluster
+        if not cluster:
+            try:
+                cluster = self._api.namespace_uid(submission.namespace) or ""
+            except ManagerUnavailable:
+                cluster = ""
         return msgspec.structs.replace(submission, id=str(pod["metadata"]["uid"]), cluster=cluster)
-
-    def _is_here(self, submission: Submission) -> bool:
-        """Whether this is the cluster that has, or had, the driver: only there it means something that a pod is missing."""
-        return submission.cluster in {"", self._api.namespace_uid(submission.namespace)}
 
     def _cause(self, printed: str) -> str:
         """What the API server has said, if it is in the output of spark-submit; else the end of that."""
@@ -401,6 +416,13 @@ def _is_python_alone(launch: Launch) -> bool:
     """Whether a group without Spark needs nothing of spark-submit's: which Python it is, a pod can say itself."""
     files = launch.settings.py_files or launch.conf.get("spark.submit.pyFiles")
     return launch.kind is DriverKind.PYTHON or (not launch.needs_spark and not files)
+
+
+def _is_here(submission: Submission, uid: str | None) -> bool:
+    """Whether this is the cluster that has, or had, the driver: only there it means something that a pod is missing. `uid` is
+    that of its namespace here; None: it is gone, with all that was in it. Where one of the two processes may not read it,
+    clusters cannot be told apart, and the list of pods is believed."""
+    return not submission.cluster or uid is None or uid in {"", submission.cluster}
 
 
 def _is_ours(name: str) -> bool:

@@ -229,7 +229,8 @@ def test_one_list_tells_of_many_drivers_of_a_namespace(manager: KubernetesManage
     other_manager = replace_of(drivers[3], manager="yarn")
     before = len(server.requests)
     seen = manager.look([*drivers, elsewhere, again, other_manager])
-    assert len(server.requests) == before + 1
+    assert [one for one in server.requests[before:] if "/pods" in one] == [server.requests[before]]
+    assert len(server.requests) == before + 2, "where a pod is missing, it is asked once which cluster says so"
     assert [seen[one].state for one in drivers] == [DriverSight.RUNNING, *[DriverSight.QUEUED] * 7]
     assert seen[elsewhere].state is DriverSight.UNKNOWN
     assert seen[other_manager].state is DriverSight.UNKNOWN
@@ -317,11 +318,50 @@ def test_a_driver_that_has_ended_keeps_its_output_and_its_executors_go(
     assert [pod["metadata"]["name"] for pod in api.get(PODS)["items"]] == [found.name]
 
 
-def test_another_cluster_at_the_same_address_confirms_no_end(manager: KubernetesManager, server: ApiServer) -> None:
+def test_another_cluster_at_the_same_address_confirms_no_end_and_has_lost_nothing(
+    manager: KubernetesManager, server: ApiServer
+) -> None:
+    found = submitted(manager, server.url)
+    elsewhere = replace_of(found, cluster="of-another-cluster")
+    assert manager.end(found)
+    assert not manager.end(elsewhere)
+    seen = manager.look([found, elsewhere])
+    assert [seen[one].state for one in (found, elsewhere)] == [DriverSight.GONE, DriverSight.UNKNOWN]
+    assert "is another cluster now" in seen[elsewhere].why
+    server.refuse("GET", "/namespaces/default$", 503)
+    assert manager.look([found])[found].state is DriverSight.UNKNOWN
+
+
+def test_the_cluster_is_noted_before_a_driver_is_submitted(server: ApiServer, api: Api) -> None:
+    """Also of one whose id is never noted, and in the arguments by which a driver reports itself."""
+    uid = api.get("/api/v1/namespaces/default")["metadata"]["uid"]
+    manager = KubernetesManager(server.url)
+    manager.check_answers()
+    before = list(server.requests)
+    named = manager.prepare(claim(), launch(server.url))
+    assert (named.cluster, server.requests) == (uid, before)
+    assert not manager.end(replace_of(named, cluster="of-another-cluster"))
+    server.refuse("GET", "/namespaces/default$", 503)
+    assert manager.submit(named, claim(), launch(server.url)).cluster == uid
+    [pod] = api.get(PODS)["items"]
+    assert f"--cluster={uid}" in pod["spec"]["containers"][0]["args"]
+
+
+def test_where_clusters_cannot_be_told_apart_the_list_of_pods_is_believed(
+    manager: KubernetesManager, server: ApiServer
+) -> None:
     found = submitted(manager, server.url)
     assert manager.end(found)
-    assert not manager.end(replace_of(found, cluster="of-another-cluster"))
+    server.refuse("GET", "/namespaces/default$", 403, 'cannot get resource "namespaces"', times=2)
+    assert manager.end(found)
+    assert manager.look([found])[found].state is DriverSight.GONE
     assert manager.end(replace_of(found, cluster=""))
+
+
+def test_a_namespace_that_is_gone_has_no_driver_left(manager: KubernetesManager, server: ApiServer) -> None:
+    gone = Submission("kubernetes", server.url, "logio-a", "deleted", "uid-of-deleted", "uid-of-the-pod")
+    assert manager.end(gone)
+    assert manager.look([gone])[gone].state is DriverSight.GONE
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------
