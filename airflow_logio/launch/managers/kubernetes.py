@@ -321,7 +321,9 @@ class KubernetesManager(ClusterManager):
         return {
             one: Sighting(DriverSight.GONE, f"there is no {self._at(one)}")
             if _is_here(one, uid)
-            else Sighting(DriverSight.UNKNOWN, f"{self._address} is another cluster now than the one that has {one.name}")
+            else Sighting(
+                DriverSight.UNKNOWN, f"{self._address} is another cluster now than the one that has {one.name}"
+            )
             for one in some
         }
 
