@@ -1,4 +1,4 @@
-"""Whether Spark has computed a stage of an evaluation twice, which it may not find out itself (ADR-81).
+"""Whether Spark has computed a stage of an evaluation twice, which it may not find out itself (ADR-199).
 
 A launch lets a lost shuffle fail its job (`session_safety.ONE_ATTEMPT`). But adaptive execution runs each stage as a job of
 its own: a shuffle that is lost between two of them is made again by the next, in a new stage, and no job fails. Spark 4.2

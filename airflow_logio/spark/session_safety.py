@@ -34,7 +34,7 @@ ONE_ATTEMPT: Mapping[str, str] = {
     "spark.stage.ignoreDecommissionFetchFailure": "false",
 }
 """A job fails if what was shuffled is lost, and runs again as a whole: for chains, and wherever Spark may not know
-`SHUFFLE_SAFETY` (ADR-81). Properties of an application: they are set when it is launched."""
+`SHUFFLE_SAFETY` (ADR-81, ADR-199). Properties of an application: they are set when it is launched."""
 
 GUARDED_SINCE = (4, 2)
 """The first version of Spark that knows `SHUFFLE_SAFETY`."""

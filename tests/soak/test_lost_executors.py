@@ -1,6 +1,6 @@
 """Executors that are lost while mode ``dataframe`` evaluates, with what tasks had shuffled: no record is of two computations.
 
-`.ci/versions` runs this with earlier versions of Spark as well (ADR-81).
+`.ci/versions` runs this with earlier versions of Spark as well (ADR-199).
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def test_sparks_own_shuffles_are_as_ever(manager: str) -> None:
     assert properties(SparkSettings(conf={"spark.shuffle.manager": manager, "spark.shuffle.push.enabled": "false"}))
 
 
-# --- the version of Spark (ADR-81) -----------------------------------------------------------------------------------
+# --- the version of Spark (ADR-199) ----------------------------------------------------------------------------------
 
 ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 

@@ -1,4 +1,4 @@
-"""Stages that Spark computes twice, because what they had shuffled is lost: the evaluation is done again (ADR-81)."""
+"""Stages that Spark computes twice, because what they had shuffled is lost: the evaluation is done again (ADR-199)."""
 
 from __future__ import annotations
 
