@@ -16,7 +16,7 @@ import pytest
 from airflow_logio.errors import ConfigurationError, ManagerUnavailable, SubmissionUnknown
 from airflow_logio.launch.driver_arguments import APPLICATION_PROPERTY, own_submission
 from airflow_logio.launch.driver_config import DriverConfig, Launch
-from airflow_logio.launch.managers import yarn
+from airflow_logio.launch.managers import submission_child
 from airflow_logio.launch.managers.cluster_manager import DriverSight, Sighting
 from airflow_logio.launch.managers.yarn import YarnManager
 from airflow_logio.launch.spark_submit import find_spark_submit
@@ -202,7 +202,7 @@ def test_a_spark_submit_that_dies_or_hangs_may_have_submitted(
     script = tmp_path / "spark-submit"
     script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{how}\n")
     script.chmod(0o755)
-    monkeypatch.setattr(yarn, "SUBMIT_SECONDS", 3.0)
+    monkeypatch.setattr(submission_child, "SUBMIT_SECONDS", 3.0)
     with pytest.raises(SubmissionUnknown, match="lists no application with the tag logio-"):
         _submitted_by(small, script)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nothing of it is on its way"

@@ -82,8 +82,8 @@ class ClusterManager(ABC):
         """Submit a driver and return at *accepted*, with the id.
 
         One request, or one child process that ends within `SUBMIT_SECONDS`; never a second one for the same claim. Raises
-        `ConfigurationError` if it was refused, so that certainly none was submitted, and `SubmissionUnknown` if one may have
-        been, or may still be.
+        `ConfigurationError` if it was refused, so that certainly none was submitted; `ManagerUnavailable` if it was refused
+        for now: nothing was submitted, and it may be later; and `SubmissionUnknown` if one may have been, or may still be.
         """
 
     @abstractmethod

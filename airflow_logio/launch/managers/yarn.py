@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import threading
@@ -40,8 +39,8 @@ from airflow_logio.launch.managers.resource_manager import (
     ResourceManager,
     addresses_of,
 )
+from airflow_logio.launch.managers.submission_child import MOST_WORDS, is_for_later, reason, run
 from airflow_logio.launch.processes import APPLICATION
-from airflow_logio.launch.redaction import Redaction
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, Submission
 
@@ -58,16 +57,16 @@ ENVIRONMENT = "spark.yarn.appMasterEnv."
 ENDED = ("FINISHED", "FAILED", "KILLED")
 _APPLICATION = re.compile(r"application_\d+_\d+")
 _SUBMITTED = re.compile(rf"Submitted application ({_APPLICATION.pattern})")
+_SENT = "Submitting application application_"
+"""What spark-submit says before its request: an answer to that may be lost."""
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
 _WRITTEN_OFF = frozenset((-100, -102, -106))
 """Exit codes that the ResourceManager gives by itself: a lost node, preemption, its own restart."""
 _TAKEN = _WRITTEN_OFF | {-101}
 """Those that are not the driver's own doing; -101: the disks of its node have failed."""
 _USER = re.compile(r"[\w.@\-]+")
-_LOG_LINE = re.compile(r"\d\d/\d\d/\d\d |\s+at |WARNING: |Using Spark's default|\s*$")
 _KILL = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 _FILES = "org.apache.hadoop.fs.FsShell"
-_MOST_WORDS = 600
 _killers: dict[str, subprocess.Popen[bytes]] = {}
 """Application → the process that was started here to kill it."""
 _killing = threading.Lock()
@@ -130,7 +129,8 @@ class YarnManager(ClusterManager):
     def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         """spark-submit has a session of its own, and is ended before anything is said of it that it could still change."""
         with tempfile.TemporaryDirectory(prefix="logio-yarn-") as folder:
-            code, said = _submitted(Path(folder), command_of(submission, claim, launch, Path(folder)), launch.settings)
+            environment = spark_submit.environment(launch.settings, Path(folder))
+            code, said = run(command_of(submission, claim, launch, Path(folder)), environment, Path(folder))
         printed = _SUBMITTED.search(said)
         if code == 0 and printed:
             return msgspec.structs.replace(submission, id=printed[1])
@@ -145,11 +145,13 @@ class YarnManager(ClusterManager):
             if found.state in ENDED and not found.attempt:  # such as for a queue that there is not
                 raise ConfigurationError(f"YARN has refused the driver: {_ended(found).why}")
             return msgspec.structs.replace(submission, id=found.id)
-        if code is None or code <= 0 or code > 128:
+        may_be_later = is_for_later(said)
+        if code is None or code <= 0 or code > 128 or (may_be_later and _SENT in said):
             raise SubmissionUnknown(
                 f"spark-submit {ended}, and YARN lists no application with the tag {submission.name}"
             )
-        raise ConfigurationError(f"spark-submit {ended}, and has submitted nothing to YARN: {_reason(said)}")
+        why = f"spark-submit {ended}, and has submitted nothing to YARN: {reason(said, launch)}"
+        raise ManagerUnavailable(why) if may_be_later else ConfigurationError(why)
 
     def find(self, submission: Submission) -> Sequence[Submission]:
         found = self._rm.named([submission.name])
@@ -190,7 +192,7 @@ class YarnManager(ClusterManager):
             done = self._client(_FILES, "-rm", "-r", "-f", "-skipTrash", *folders[start : start + 100])
             removed += done.stdout.count("Deleted ")
             if done.returncode != 0:
-                log.warning("not all staging folders were removed: %s", _reason(done.stderr))
+                log.warning("not all staging folders were removed: %s", reason(done.stderr))
         return removed
 
     def output_command(self, submission: Submission) -> str:
@@ -296,42 +298,6 @@ def tags_of(submission: Submission, run_uid: str, others: str) -> Iterable[str]:
     return dict.fromkeys((submission.name, TAG, f"{RUN_TAG}{run_uid}", *filter(None, others.split(","))))
 
 
-def _submitted(folder: Path, command: Sequence[str], settings: SparkSettings) -> tuple[int | None, str]:
-    """The exit code of spark-submit, or None if it was ended here because it took too long; and what it has printed."""
-    path = folder / "output"
-    environment = spark_submit.environment(settings, folder)
-    code: int | None = None
-    try:
-        with path.open("wb") as output:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise ConfigurationError(f"spark-submit could not be started: {error}") from error
-    try:
-        code = child.wait(SUBMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        log.warning("spark-submit takes more than %g s, and is ended", SUBMIT_SECONDS)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    return code, path.read_text(errors="replace")
-
-
-def _reason(printed: str) -> str:
-    """What of it says why, for people."""
-    lines = [line.strip() for line in printed.splitlines() if not _LOG_LINE.match(line)]
-    named = [line for line in lines if re.match(r"(Exception in thread|Caused by|Error:|rm: )", line)]
-    return Redaction(()).of(" ".join(named or lines[-3:] or printed.splitlines()[-1:]))[:_MOST_WORDS]
-
-
 # --- what an application says of its driver ---------------------------------------------------------------------------
 
 
@@ -358,7 +324,7 @@ def _ended(found: Application) -> Sighting:
 
 
 def _short(found: Application) -> str:
-    return " ".join(found.diagnostics.split())[:_MOST_WORDS]
+    return " ".join(found.diagnostics.split())[:MOST_WORDS]
 
 
 def _is_left(found: Application, is_known: Callable[[str], bool]) -> bool:

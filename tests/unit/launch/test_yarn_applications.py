@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from airflow_logio.errors import ConfigurationError, ManagerUnavailable
+from airflow_logio.errors import ConfigurationError, LogioError, ManagerUnavailable, SubmissionUnknown
 from airflow_logio.launch.driver_config import DriverConfig, Launch
 from airflow_logio.launch.managers import resource_manager, yarn
 from airflow_logio.launch.managers.cluster_manager import DriverSight, claim_name
@@ -317,6 +317,52 @@ def test_what_cannot_be_had_on_yarn_is_refused_before_a_claim(
     YarnManager.of_settings(settings, {})
     with pytest.raises(ConfigurationError, match=said.replace("=", ".")):
         YarnManager.of_settings(settings, conf).check(settings, conf)
+
+
+SAFE_MODE = (
+    "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.hdfs.server.namenode.SafeModeException): Cannot create "
+    "directory /user/anna/.sparkStaging. Name node is in safe mode."
+)
+REFUSED = "java.net.ConnectException: Call From a/10.0.0.1 to nn:8020 failed on connection exception"
+
+
+@pytest.mark.parametrize(
+    ("printed", "error"),
+    [
+        (f'Exception in thread "main" {SAFE_MODE}', ManagerUnavailable),
+        (f'Exception in thread "main" {REFUSED}', ManagerUnavailable),
+        ('Exception in thread "main" java.lang.X\nCaused by: java.net.SocketTimeoutException', ManagerUnavailable),
+        ("Error: Operation category WRITE is not supported in state standby", ManagerUnavailable),
+        ("26/11/30 12:00:00 INFO RetryInvocationHandler: Connection refused\nError: no queue", ConfigurationError),
+        ("Error: spark.network.timeout is no number", ConfigurationError),
+        (f"26/11/30 12:00:00 INFO Client: Submitting application {ID} to X\nError: timed out", SubmissionUnknown),
+    ],
+)
+def test_a_service_that_does_not_serve_for_now_is_no_refusal(
+    printed: str, error: type[LogioError], tmp_path: Path
+) -> None:
+    """YARN lists no application: what spark-submit has printed says whether the same submission may succeed later."""
+    with pytest.raises(error):
+        submitted_by(printed, tmp_path)
+
+
+def test_what_spark_submit_has_printed_has_no_secret_of_the_launch(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        submitted_by("Error: spark.x is not 0ther-of-w4rehouse, and not s3cret-of-log", tmp_path)
+    assert str(caught.value).endswith("Error: spark.x is not ***, and not ***")
+
+
+def submitted_by(printed: str, folder: Path) -> Submission:
+    script = folder / "spark-submit"
+    script.write_text(f"#!/bin/sh\ncat <<'END'\n{printed}\nEND\nexit 1\n")
+    script.chmod(0o755)
+    with answering(lambda asked: ACTIVE if asked[1].endswith("/info") else {"apps": None}) as address:
+        conf = {RESOURCE_MANAGER_PROPERTY: address}
+        settings = SparkSettings("yarn", "cluster", spark_binary=str(script))
+        connections = {"wh": "postgresql://u:0ther-of-w4rehouse@wh"}
+        config = DriverConfig("postgresql://u:s3cret-of-log@log/db", CLAIM, "m", "a", "/b", connections)
+        made, manager = launch_of(config, settings, conf), YarnManager.of_settings(settings, conf)
+        return manager.submit(manager.prepare(CLAIM, made), CLAIM, made)
 
 
 def test_what_a_driver_has_printed_is_with_yarn() -> None:
