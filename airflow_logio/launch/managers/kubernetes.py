@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +52,7 @@ from airflow_logio.launch.managers.kubernetes_pods import (
     template_file,
 )
 from airflow_logio.launch.managers.kubernetes_sights import DEFAULT_CONTAINER, has_ended, sighting_of
+from airflow_logio.launch.managers.submission_child import LOST_WAY, reason, run
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, Submission
 
@@ -79,13 +78,14 @@ _OF_THIS_PYTHON = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """spark-submit would have the pod start the Python of this machine, by its path."""
 _OF_PODS = re.compile(r"local:|[A-Za-z][A-Za-z0-9+.-]+://(?!$)")
 _LOST_WAY = re.compile(
-    r"IOException|SocketException|ConnectException|UnknownHost|HttpClosed|SSL|[Tt]imed? ?out"
-    r"|Connection (?:refused|reset|was closed)|Received status: Status\([^)]*code=5\d\d|code=429"
+    rf"{LOST_WAY}|IOException|HttpClosed|SSL|[Tt]ime ?out|Received status: Status\([^)]*code=5\d\d|code=429"
 )
-_CAUSE = re.compile(r"Message: ?(?P<said>[^\n]*?)(?:\. Received status|\.?$)", re.MULTILINE)
+_CAUSE = re.compile(
+    r"Message: ?(?P<said>[^\n]*?)(?:\. Received status: Status\([^)\n]*?code=(?P<code>\d+)|\. Received status|\.?$)",
+    re.MULTILINE,
+)
 _NAME = 47
 """Letters of a pod's name: Spark names executors after it, and refuses a longer beginning of their names."""
-_NOISE = re.compile(r"\s+(at|\.\.\.) |\S+ \S+ (INFO|WARN) |WARNING: |Using Spark's default log4j")
 _AT_ONCE = 50
 """Submissions that one list asks for: its selector is a part of the URL."""
 _END_SECONDS = 5
@@ -181,7 +181,8 @@ class KubernetesManager(ClusterManager):
         except Refusal as error:
             if error.code == 409:
                 return self._there(submission, error)
-            raise ConfigurationError(f"the API server {self._address} {explained(error)}") from error
+            why = f"the API server {self._address} {explained(error)}"
+            raise (ManagerUnavailable(why) if error.is_for_now else ConfigurationError(why)) from error
         except NoAnswer as error:
             raise SubmissionUnknown(f"{self._at(submission)}: the API server {explained(error)}") from error
         return self._with_id(submission, made)
@@ -212,9 +213,9 @@ class KubernetesManager(ClusterManager):
 
     def _submit_spark(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
         with self._credentials() as variables:
-            code, printed = _run(
-                self._command(submission, claim, launch), {**_environment(launch.settings), **variables}
-            )
+            command, environment = self._command(submission, claim, launch), _environment(launch.settings)
+            with tempfile.TemporaryDirectory(prefix="logio-submit-") as folder:
+                code, printed = run(command, {**environment, **variables}, Path(folder))
         try:
             found = self.find(submission)
         except ManagerUnavailable as error:
@@ -222,11 +223,14 @@ class KubernetesManager(ClusterManager):
         if found and (code == 0 or self._is_whole(submission)):
             return found[0]
         is_away = not found or self._end_incomplete(submission)
+        refusal = _refusal(printed)
+        cause = reason(printed, launch)
+        if refusal is not None:
+            cause = reason(f"the API server {self._address} {explained(refusal)}", launch)
         if is_away and code is not None and 0 < code < 128 and not _LOST_WAY.search(printed):
-            raise ConfigurationError(f"spark-submit has submitted nothing: {self._cause(printed)}")
-        why = (
-            f"was ended after {SUBMIT_SECONDS:.0f} s" if code is None else f"has ended ({code}): {self._cause(printed)}"
-        )
+            why = f"spark-submit has submitted nothing: {cause}"
+            raise ManagerUnavailable(why) if refusal is not None and refusal.is_for_now else ConfigurationError(why)
+        why = f"was ended after {SUBMIT_SECONDS:.0f} s" if code is None else f"has ended ({code}): {cause}"
         raise SubmissionUnknown(f"{self._at(submission)}: spark-submit {why}")
 
     def _is_whole(self, submission: Submission) -> bool:
@@ -405,11 +409,6 @@ class KubernetesManager(ClusterManager):
                 cluster = ""
         return msgspec.structs.replace(submission, id=str(pod["metadata"]["uid"]), cluster=cluster)
 
-    def _cause(self, printed: str) -> str:
-        """What the API server has said, if it is in the output of spark-submit; else the end of that."""
-        said = next((found["said"] for found in reversed(list(_CAUSE.finditer(printed))) if found["said"]), "")
-        return f"the API server {self._address} {explained(Refusal(403, said))}" if said else _tail(printed)
-
     def _at(self, submission: Submission) -> str:
         return f"pod {submission.name} in namespace {submission.namespace} of {self._address}"
 
@@ -425,6 +424,12 @@ def _is_here(submission: Submission, uid: str | None) -> bool:
     that of its namespace here; None: it is gone, with all that was in it. Where one of the two processes may not read it,
     clusters cannot be told apart, and the list of pods is believed."""
     return not submission.cluster or uid is None or uid in {"", submission.cluster}
+
+
+def _refusal(printed: str) -> Refusal | None:
+    """What the API server has said last, if it is in the output of spark-submit."""
+    found = [one for one in _CAUSE.finditer(printed) if one["said"]]
+    return Refusal(int(found[-1]["code"] or 403), found[-1]["said"]) if found else None
 
 
 def _is_ours(name: str) -> bool:
@@ -484,33 +489,3 @@ def _age(one: Json, *, ended: bool = False) -> float:
 def _environment(settings: SparkSettings) -> dict[str, str]:
     found = spark_submit.environment(SparkSettings(settings.master, spark_binary=settings.spark_binary))
     return {name: value for name, value in found.items() if name not in _OF_THIS_PYTHON}
-
-
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int | None, str]:
-    """Exit code and output of a command; None if it was ended because it took too long."""
-    with tempfile.TemporaryDirectory(prefix="logio-submit-") as folder:
-        output = Path(folder) / "output"
-        with output.open("wb") as file:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                cwd=folder,
-                env=variables,
-                start_new_session=True,
-            )
-            try:
-                code: int | None = child.wait(SUBMIT_SECONDS)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                if child.poll() is None:
-                    os.killpg(child.pid, signal.SIGKILL)
-                    child.wait()
-        return code, output.read_text(errors="replace")
-
-
-def _tail(printed: str) -> str:
-    lines = [line.strip() for line in printed.splitlines() if line.strip() and not _NOISE.match(line)]
-    return " | ".join(lines[-6:])[-1500:]

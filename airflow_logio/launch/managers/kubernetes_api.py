@@ -22,6 +22,7 @@ INSTALL = "pip install 'airflow-logio[kubernetes]'"
 Json = dict[str, Any]
 _JSON = "application/json"
 _FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[\w/]+)"')
+_USED_UP = re.compile(r"exceeded quota")
 _COLLECTIONS: Mapping[str, str] = {
     "pods": "/api/v1",
     "services": "/api/v1",
@@ -96,6 +97,11 @@ class Refusal(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def is_for_now(self) -> bool:
+        """Whether the same request may be taken later: a quota is used up, or credentials are renewed meanwhile."""
+        return self.code == 401 or (self.code == 403 and _USED_UP.search(str(self)) is not None)
 
 
 class NoAnswer(Exception):

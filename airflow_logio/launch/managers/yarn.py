@@ -8,7 +8,6 @@ with the same arguments: not all versions of Hadoop do. The log admits one of th
 from __future__ import annotations
 
 import logging
-import os
 import re
 import subprocess
 import tempfile

@@ -172,6 +172,50 @@ def test_a_refusal_says_which_right_is_missing(manager: KubernetesManager, serve
         manager.check_answers()
 
 
+QUOTA = 'pods "a" is forbidden: exceeded quota: team, requested: pods=1, used: pods=9, limited: pods=9'
+
+
+@pytest.mark.parametrize(("code", "said"), [(403, QUOTA), (401, "Unauthorized")])
+def test_a_quota_that_is_used_up_and_credentials_that_have_ended_are_not_for_now(
+    manager: KubernetesManager, server: ApiServer, code: int, said: str
+) -> None:
+    server.refuse("POST", "/pods$", code, said)
+    made = launch(server.url)
+    named = manager.prepare(claim(), made)
+    with pytest.raises(ManagerUnavailable, match=said.split(",", maxsplit=1)[0]):
+        manager.submit(named, claim(), made)
+    assert manager.submit(named, claim(), made).id
+
+
+REFUSED = (
+    'Exception in thread "main" io.fabric8.kubernetes.client.KubernetesClientException: Failure executing: POST at: '
+    "https://host/api/v1/namespaces/default/pods. Message: {said}. Received status: Status(apiVersion=v1, code={code}, "
+    "details=StatusDetails(causes=[], group=null, kind=pods), kind=Status, message={said}, reason=Forbidden, status=Failure)."
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "error", "says"),
+    [
+        (REFUSED.format(said=QUOTA, code=403), ManagerUnavailable, "exceeded quota: team"),
+        (REFUSED.format(said="Unauthorized", code=401), ManagerUnavailable, "renew the kubeconfig"),
+        (REFUSED.format(said="pods is forbidden: no", code=403), ConfigurationError, "pods is forbidden: no"),
+        ("Caused by: java.net.ConnectException: Connection refused", SubmissionUnknown, "ConnectException"),
+        (f"Error: spark.x is not {PASSWORD}", ConfigurationError, r"Error: spark\.x is not \*\*\*$"),
+    ],
+)
+def test_what_spark_submit_says_of_a_refusal_is_read_as_the_servers_own(
+    manager: KubernetesManager, server: ApiServer, tmp_path: Path, printed: str, error: type[Exception], says: str
+) -> None:
+    script = tmp_path / "spark-submit"
+    script.write_text(f"#!/bin/sh\ncat <<'END'\n26/11/30 12:00:00 INFO A: noise\n{printed}\n\tat a.b\nEND\nexit 1\n")
+    script.chmod(0o755)
+    made = replace(launch(server.url, spark_binary=str(script)), kind=DriverKind.SPARK_SUBMIT, needs_spark=True)
+    with pytest.raises(error, match=says) as caught:
+        manager.submit(manager.prepare(claim(), made), claim(), made)
+    assert PASSWORD not in str(caught.value) and "noise" not in str(caught.value)
+
+
 def test_what_the_server_finds_wrong_with_a_pod_is_refused_with_its_words(
     manager: KubernetesManager, server: ApiServer
 ) -> None:
