@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,15 +14,19 @@ from typing import Any
 import pytest
 
 from airflow_logio.errors import SubmissionUnknown
+from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.managers.known_managers import Managers
 from airflow_logio.launch.managers.yarn import YarnManager
 from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import Claim, Submission
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
-from tests.support.running import Running
-from tests.support.standalone_runs import EXPECTED, GATES, Gated, gated_by
+from tests.support.grocery import assert_exact
+from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, Running, running
+from tests.support.standalone_runs import EXPECTED, GATES, Gated, NoLauncher, gated_by, write_node_file
 from tests.support.waiting import eventually
 from tests.support.yarn_cluster import DRIVER_MEGABYTES, YarnCluster, why_no_yarn, yarn_cluster
 
@@ -101,6 +106,34 @@ def test_whatever_dies_the_result_is_exact(tmp_path: Path, postgres_url: str, po
         leaves_nothing(run, cluster)
 
 
+def test_a_driver_in_a_full_queue_is_no_dead_one(
+    tmp_path: Path, postgres_url: str, postgres_warehouse_url: str
+) -> None:
+    """Room for one driver of two groups: the second waits for longer than a launch may take, until the first has ended."""
+    lease = Lease(15, 60)
+    with (
+        cluster_in(tmp_path, ("east",), 1, on_hosts=False, hdfs=False) as cluster,
+        gated(cluster, tmp_path, postgres_url, postgres_warehouse_url, lease=lease) as made,
+    ):
+        made.until_held(GATES[0], LONG)
+        made.run.until(lambda: _waited(made) > 1.5 * lease.launch_seconds, "save waits for long", timeout=LONG)
+        status = made.run.status("save")
+        assert (status.incarnation, status.state) == (1, GroupState.SUBMITTED)
+        assert status.manager_said is not None and status.manager_said.state == "queued"
+        assert "in queue root.default" in status.manager_said.why
+        for gate in GATES:
+            made.open(gate)
+        made.run.finish(timeout=LONG)
+        assert [made.run.status(group).incarnation for group in ("make", "save")] == [1, 1], "no launch was wasted"
+        assert made.rows() == EXPECTED
+        leaves_nothing(made.run, cluster)
+
+
+def _waited(made: Gated) -> float:
+    [driver] = [one for one in made.run.store.drivers(made.run.run.run_id) if one.group == "save"]
+    return time.time() - driver.claimed_at
+
+
 class LosesAnswers(Managers):
     """Each driver is submitted, and the answer does not come."""
 
@@ -129,3 +162,28 @@ def test_a_driver_whose_submission_had_no_answer_is_the_driver(
         assert [made.run.status(group).incarnation for group in ("make", "save")] == [1, 1]
         assert application_of(made.run, "make") != application_of(made.run, "save")
         leaves_nothing(made.run, cluster)
+
+
+def test_sales_are_exact_when_the_driver_with_spark_dies(
+    tmp_path: Path, postgres_url: str, postgres_warehouse_url: str, small_transactions: Path
+) -> None:
+    node = write_node_file(tmp_path / "node.json", postgres_url, {"warehouse": postgres_warehouse_url}, {})
+    with (
+        cluster_in(tmp_path, ("east",), 8, on_hosts=False) as cluster,
+        running(
+            postgres_url,
+            postgres_warehouse_url,
+            small_transactions,
+            NoLauncher(tmp_path / "none"),
+            ref=SALES,
+            spark=settings_of(cluster, node, **{"spark.sql.shuffle.partitions": "2"}),
+            lease=Lease(15, 240),
+            code=collect(SALES),
+        ) as run,
+    ):
+        run.until(lambda: run.is_running("hourly"), "hourly works", timeout=LONG)
+        run.signal("hourly", signal.SIGKILL)
+        run.finish(timeout=2 * LONG)
+        assert run.status("hourly").incarnation > 1
+        leaves_nothing(run, cluster)
+    assert_exact(postgres_warehouse_url, small_transactions, SALES_RECORDS_PER_BATCH)

@@ -38,6 +38,8 @@ _NO_TICKETS = (
     "process have a ticket (kinit, or `airflow kerberos`)"
 )
 _FORBIDDEN = "{} refuses this: the user that it takes this process for may not see or end the application"
+_ASSIGNED, _LAUNCHED = "Scheduler has assigned a container for AM", "AM container is launched"
+"""What the diagnostics of an accepted application say: they are shown to everyone."""
 _AT_ONCE = 40
 """Tags in one request: their names have about 50 characters, and an address of 4,000 is accepted everywhere."""
 
@@ -70,6 +72,16 @@ class Application(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         """Which attempt has the container; 0: none has one, or that is not shown."""
         found = _CONTAINER.search(self.am_container_logs)
         return int(found["attempt"]) if found else 0
+
+    @property
+    def has_container(self) -> bool:
+        """Whether its master has one: also of one that this process may not see."""
+        return bool(self.attempt) or _ASSIGNED in self.diagnostics or self.is_launched
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether the container of its master was started: also of one that this process may not see."""
+        return self.state == "RUNNING" or bool(self.attempt and self.launch_time) or _LAUNCHED in self.diagnostics
 
 
 # --- where it is ------------------------------------------------------------------------------------------------------

@@ -302,10 +302,10 @@ def tags_of(submission: Submission, run_uid: str, others: str) -> Iterable[str]:
 
 def _living(found: Application) -> Sighting:
     """YARN says *accepted*, too, of one whose program runs and has made no session yet: then its master has a container."""
-    if found.state == "RUNNING" or (found.attempt and found.launch_time):
+    if found.is_launched:
         return Sighting(DriverSight.RUNNING)
     since = found.started_time / 1000 or None
-    if found.attempt:
+    if found.has_container:
         return Sighting(DriverSight.STARTING, "its container is being started", since)
     why = f"in queue {found.queue}"
     return Sighting(DriverSight.QUEUED, f"{why}: {_short(found)}" if found.diagnostics else why, since)

@@ -145,6 +145,11 @@ def application(state: str, **more: object) -> dict[str, object]:
     return {**usual, "state": state, **more}
 
 
+def hidden(state: str, diagnostics: str) -> dict[str, object]:
+    """As it is shown to users who may not see it."""
+    return application(state, diagnostics=f"[Mon Nov 30 20:07:36] {diagnostics}", startedTime=0)
+
+
 def killed_by(code: int) -> dict[str, object]:
     said = f"Application {ID} failed 1 times due to AM Container exited with  exitCode: {code}\nFailing this attempt."
     return application("FAILED", diagnostics=said, amContainerLogs=CONTAINER.format(1))
@@ -157,6 +162,10 @@ def killed_by(code: int) -> dict[str, object]:
         (application("ACCEPTED", diagnostics="no room"), 0, DriverSight.QUEUED),
         (application("ACCEPTED", amContainerLogs=CONTAINER.format(1)), 0, DriverSight.STARTING),
         (application("ACCEPTED", amContainerLogs=CONTAINER.format(1), launchTime=7), 1, DriverSight.RUNNING),
+        (hidden("ACCEPTED", "Application is Activated, waiting for resources to be"), 0, DriverSight.QUEUED),
+        (hidden("ACCEPTED", "Scheduler has assigned a container for AM, waiting"), 0, DriverSight.STARTING),
+        (hidden("ACCEPTED", "AM container is launched, waiting for AM container to"), 0, DriverSight.RUNNING),
+        (hidden("RUNNING", ""), 0, DriverSight.RUNNING),
         (application("RUNNING", amContainerLogs=CONTAINER.format(1), launchTime=7), 1, DriverSight.RUNNING),
         (application("RUNNING", amContainerLogs=CONTAINER.format(2), launchTime=7), 0, DriverSight.RUNNING),
         (application("RUNNING", amContainerLogs=CONTAINER.format(2), launchTime=7), 1, DriverSight.LOST),
@@ -171,7 +180,7 @@ def killed_by(code: int) -> dict[str, object]:
         (application("FAILED", diagnostics="unknown queue"), 0, DriverSight.EXITED),
         (application("KILLED", diagnostics="by anna"), 0, DriverSight.EXITED),
         (application("KILLED", diagnostics="by anna", amContainerLogs=CONTAINER.format(1)), 1, DriverSight.LOST),
-        (application("KILLED", diagnostics="hidden", startedTime=0), 0, DriverSight.LOST),
+        (hidden("KILLED", "by anna"), 0, DriverSight.LOST),
     ],
 )
 def test_what_an_application_says_of_its_driver(found: dict[str, object], attempt: int, state: DriverSight) -> None:
