@@ -184,11 +184,11 @@ class ResourceManager:
         """None: it knows none of this id, or has forgotten it."""
         path = f"/apps/{quote(application_id)}"
         try:
-            return self._decoded(self._get(path)["app"])
+            return self._decoded(self._get(path).get("app"))
         except _NotFound:
             self.check()
         try:
-            return self._decoded(self._get(path)["app"])
+            return self._decoded(self._get(path).get("app"))
         except _NotFound:
             return None
 

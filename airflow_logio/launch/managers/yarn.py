@@ -238,15 +238,18 @@ class YarnManager(ClusterManager):
                     f"{last.returncode}). A person can: yarn application -kill {application_id}"
                 )
             command, environment = self._client_command(_KILL, "application", "-kill", application_id)
-            _killers[application_id] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-            )
+            try:
+                _killers[application_id] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ManagerUnavailable(f"{refused}; and Hadoop's client does not run: {error}") from error
 
     def _client(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Raises `ManagerUnavailable`."""

@@ -269,6 +269,26 @@ def test_an_answer_that_says_nothing_says_why(answer: object, said: str) -> None
     assert sighting.state is DriverSight.UNKNOWN and said in sighting.why
 
 
+@pytest.mark.parametrize("answer", [{}, {"apps": {}}, {"app": None}, {"app": []}])
+def test_an_odd_answer_about_one_application_says_nothing_of_its_end(answer: object) -> None:
+    with answering(lambda asked: answer) as address, pytest.raises(ManagerUnavailable, match="in an unknown way"):
+        YarnManager(address).end(submission(address))
+
+
+def test_a_client_of_hadoop_that_does_not_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").touch(mode=0o755)  # and no spark-class beside it
+    for name, value in site(tmp_path, resourcemanager__hostname="rm").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+
+    def answer(asked: Asked) -> object:
+        return {"app": application("RUNNING")} if asked[0] == "GET" else 403
+
+    with answering(answer) as address, pytest.raises(ManagerUnavailable, match="Hadoop's client does not run"):
+        YarnManager(address).end(submission(address))
+
+
 # --- a submission -----------------------------------------------------------------------------------------------------
 
 
