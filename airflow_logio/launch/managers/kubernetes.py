@@ -45,7 +45,7 @@ from airflow_logio.launch.managers.kubernetes_api import (
 )
 from airflow_logio.launch.managers.kubernetes_pods import (
     TEMPLATE,
-    TEMPLATE_CONTAINER,
+    driver_container,
     image_of,
     no_image,
     python_pod,
@@ -260,8 +260,8 @@ class KubernetesManager(ClusterManager):
         conf |= {f"{_SERVICE_LABEL}{name}": value for name, value in labels.items()}
         conf |= {NAMESPACE: submission.namespace, POD_NAME: submission.name, WAIT: "false"}
         conf.setdefault(EXECUTORS, submission.name)
-        if container := conf.get(TEMPLATE_CONTAINER):
-            conf.setdefault(f"spark.kubernetes.driver.annotation.{DEFAULT_CONTAINER}", container)
+        if container := driver_container(conf):
+            conf[f"spark.kubernetes.driver.annotation.{DEFAULT_CONTAINER}"] = container
         if self._access.context and self._access.content is None:
             conf[CONTEXT] = self._access.context
         words = DriverArguments.of(claim, submission, conf).words()

@@ -70,6 +70,16 @@ def python_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
+def driver_container(conf: Mapping[str, str]) -> str | None:
+    """What Spark calls a driver's container; None: its pod template is not on this machine, and names no container. Raises
+    `ConfigurationError`."""
+    named = conf.get(TEMPLATE_CONTAINER)
+    if conf.get(TEMPLATE) and template_file(conf) is None:
+        return named
+    containers = (_template(conf).get("spec") or {}).get("containers") or []
+    return str(_container(containers, named)["name"])
+
+
 def image_of(conf: Mapping[str, str]) -> str | None:
     """The image of a driver, by the properties that Spark reads."""
     return next((conf[name] for name in IMAGES if conf.get(name)), None)

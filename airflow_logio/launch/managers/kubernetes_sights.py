@@ -72,7 +72,7 @@ def _ended(pod: Json, status: Json) -> Sighting:
     end = state.get("terminated")
     is_disrupted = _is_disrupted(status)
     said = _with(status["reason"], status.get("message")) if status.get("reason") else ""
-    if "running" in state:  # what its node had said before another wrote it off
+    if "running" in state or (not state and not has_ended(pod)):  # what its node had said before another wrote it off
         why = said or next((_with(one.get("reason", ""), one.get("message")) for one in _disruptions(status)), "")
         return Sighting(DriverSight.LOST, f"written off with node {_node(pod)}: {why}", was_taken=True)
     if end is not None and end.get("reason") == "OOMKilled":
@@ -96,12 +96,11 @@ def _of_container(end: Json) -> str:
 
 
 def _driver(pod: Json, statuses: Sequence[Json]) -> Json:
-    """The status of the driver's own container; empty: there is none yet."""
+    """The status of the driver's own container; empty: there is none yet, or nothing says which of several it is. Then the
+    phase alone is believed: webhooks put containers of theirs before Spark's, and behind it."""
     names = [one["name"] for one in pod["spec"]["containers"]]
     told = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
-    own = next(
-        (name for name in (told, CONTAINER) if name in names), names[-1]
-    )  # Spark puts its own behind a template's
+    own = next((name for name in (told, CONTAINER) if name in names), names[0] if len(names) == 1 else None)
     return next((one for one in statuses if one["name"] == own), {})
 
 

@@ -216,6 +216,20 @@ def test_what_spark_submit_says_of_a_refusal_is_read_as_the_servers_own(
     assert PASSWORD not in str(caught.value) and "noise" not in str(caught.value)
 
 
+def test_spark_is_told_to_say_which_container_is_the_drivers(
+    manager: KubernetesManager, server: ApiServer, tmp_path: Path
+) -> None:
+    (tmp_path / "pod.yaml").write_text("spec: {containers: [{name: main}, {name: beside}]}")
+    script = tmp_path / "spark-submit"
+    script.write_text('#!/bin/sh\necho "Error: $*"\nexit 1\n')
+    script.chmod(0o755)
+    annotation = "spark.kubernetes.driver.annotation.kubectl.kubernetes.io/default-container"
+    conf = {"spark.kubernetes.driver.podTemplateFile": str(tmp_path / "pod.yaml"), annotation: "beside"}
+    made = replace(launch(server.url, conf, spark_binary=str(script)), kind=DriverKind.SPARK_SUBMIT, needs_spark=True)
+    command = manager._command(manager.prepare(claim(), made), claim(), made)
+    assert [word for word in command if word.startswith(annotation)] == [f"{annotation}=main"]
+
+
 def test_what_the_server_finds_wrong_with_a_pod_is_refused_with_its_words(
     manager: KubernetesManager, server: ApiServer
 ) -> None:

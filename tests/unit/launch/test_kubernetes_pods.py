@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.managers.kubernetes_pods import python_pod
+from airflow_logio.launch.managers.kubernetes_pods import driver_container, python_pod
 
 IMAGE = {"spark.kubernetes.container.image": "registry/logio:1"}
 COMMAND = ["python3", "/opt/logio/logio_driver.py", "--run=r"]
@@ -214,3 +214,29 @@ def test_a_template_that_is_no_pod_is_refused(tmp_path: Path) -> None:
     path.write_text("kind: Deployment\n")
     with pytest.raises(ConfigurationError, match="no pod"):
         made({"spark.kubernetes.driver.podTemplateFile": f"file://{path}"})
+
+
+@pytest.mark.parametrize(
+    ("template", "named", "own"),
+    [
+        ("spec: {containers: [{name: main}, {name: beside}]}", None, "main"),
+        ("spec: {containers: [{name: main}, {name: beside}]}", "beside", "beside"),
+        ("spec: {containers: [{name: main}]}", "missing", "main"),
+        ("spec: {containers: [{image: a}]}", None, "spark-kubernetes-driver"),
+        ("metadata: {labels: {a: b}}", None, "spark-kubernetes-driver"),
+        (None, None, "spark-kubernetes-driver"),
+    ],
+)
+def test_the_drivers_container_is_called_as_spark_calls_it(
+    template: str | None, named: str | None, own: str, tmp_path: Path
+) -> None:
+    conf = {}
+    if template is not None:
+        (tmp_path / "pod.yaml").write_text(template)
+        conf["spark.kubernetes.driver.podTemplateFile"] = str(tmp_path / "pod.yaml")
+    if named is not None:
+        conf["spark.kubernetes.driver.podTemplateContainerName"] = named
+    assert driver_container(conf) == own
+    if template is not None:
+        conf["spark.kubernetes.driver.podTemplateFile"] = "hdfs://a/pod.yaml"
+        assert driver_container(conf) == named

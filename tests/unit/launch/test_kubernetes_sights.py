@@ -98,12 +98,26 @@ def test_a_driver_has_exited_though_a_container_beside_it_runs_on() -> None:
     assert not has_ended(one)
 
 
-def test_a_container_of_a_template_is_the_drivers_if_the_pod_says_so_else_the_last() -> None:
-    one = pod("Running", containerStatuses=[container("running", "beside"), container("terminated", "own", exitCode=3)])
-    one["spec"]["containers"] = [{"name": "own"}, {"name": "beside"}]
-    assert sighting_of(one).state is DriverSight.RUNNING
-    one["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "own"}
-    assert sighting_of(one).why == "exit code 3"
+def test_a_container_of_a_template_is_the_drivers_if_the_pod_says_so() -> None:
+    """Else the phase is believed, whichever of the containers has ended, wherever a webhook has put it."""
+    for own, beside in (("terminated", "running"), ("running", "terminated")):
+        one = pod("Running", containerStatuses=[container(beside, "beside"), container(own, "own")])
+        for names in (("own", "beside"), ("beside", "own")):
+            one["spec"]["containers"] = [{"name": name} for name in names]
+            one["metadata"]["annotations"] = {}
+            assert sighting_of(one).state is DriverSight.RUNNING
+            one["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "own"}
+            state = DriverSight.EXITED if own == "terminated" else DriverSight.RUNNING
+            assert sighting_of(one).state is state
+            one["metadata"]["annotations"] = {}
+            failed = {**one, "status": {**one["status"], "phase": "Failed"}}
+            assert sighting_of(failed).state is DriverSight.LOST, "one of them may still run"
+    ended = pod("Failed", containerStatuses=[container("terminated", "own"), container("terminated", "beside")])
+    ended["spec"]["containers"] = [{"name": "own"}, {"name": "beside"}]
+    assert (sighting_of(ended).state, sighting_of(ended).why) == (DriverSight.EXITED, "the pod is Failed")
+    alone = pod("Running", containerStatuses=[container("terminated", "own", exitCode=3)])
+    alone["spec"]["containers"] = [{"name": "own"}]
+    assert sighting_of(alone).why == "exit code 3"
 
 
 def test_an_exit_has_its_code_and_reason() -> None:
