@@ -221,12 +221,17 @@ def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], 
     root, kind = payload_root(context.log_url, context.payloads), driver_kind(settings, conf, spark=needs.spark)
     if is_on_cluster(settings):  # what is secret its node has
         cluster_launch.check_possible(settings, context.log_url, kind, standby=needs.standby)
-        context.managers.for_settings(settings, conf).check(settings, conf)
+        manager = context.managers.for_settings(settings, conf)
+        manager.check(settings, conf)
+        named = {name: value for name, value in _surroundings(settings).items() if name in needs.environment}
+        file = spark_submit.file_that_is_read(settings) if kind is DriverKind.SPARK_SUBMIT else None
+        of_file = {key: value for key, value in spark_submit.properties_of_file(file).items() if key not in conf}
         check_no_secrets(
             conf,
-            known_secrets((context.log_url, *context.connections.values()), root),
+            known_secrets((context.log_url, *context.connections.values()), root, named),
             variables=settings.env_vars,
             settings=settings.texts(),
+            files={f"property in {file}": of_file, **manager.given_in_files(conf)},
         )
     else:
         environment = environment_of(run.spec.key.pipeline, needs.environment, settings)
@@ -353,7 +358,11 @@ def _tidy_up(context: LaunchContext) -> None:
 
 def environment_of(pipeline: str, names: Iterable[str], settings: SparkSettings) -> dict[str, str]:
     """The variables that a pipeline names, from this process or the launch's settings. Raises `ConfigurationError`."""
-    return variable_values(pipeline, names, {**os.environ, **settings.env_vars})
+    return variable_values(pipeline, names, _surroundings(settings))
+
+
+def _surroundings(settings: SparkSettings) -> dict[str, str]:
+    return {**os.environ, **settings.env_vars}
 
 
 def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:

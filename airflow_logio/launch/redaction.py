@@ -124,23 +124,29 @@ def check_no_secrets(
     *,
     variables: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
+    files: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Refuse what is submitted with a driver if it holds a secret: one of `secrets` (`known_secrets`), a URL with a password,
     or, as a variable of the driver, what is called like one.
 
-    `conf` are properties, `variables` the driver's environment, `settings` other arguments by name. No message repeats a
-    value. Raises `ConfigurationError`.
+    `conf` are properties, `variables` the driver's environment, `settings` other arguments by name; `files`: what files of
+    this machine say, by ``property in FILE`` or ``variable in FILE``. No message repeats a value. Raises
+    `ConfigurationError`.
     """
-    own = {name: name for name in variables or {}}
-    for prefix in OF_DRIVERS:
-        own |= {name: name.removeprefix(prefix) for name in conf if name.startswith(prefix)}
-    for kind, given in (("property", conf), ("variable", variables or {}), ("setting", settings or {})):
-        for name, value in sorted(given.items()):
+    given = {"property": conf, "variable": variables or {}, "setting": settings or {}, **(files or {})}
+    for kind, values in given.items():
+        for name, value in sorted(values.items()):
             found = _secret_in(value, secrets)
-            if found is None and name in own and _NAME.search(own[name]) and _is_secret(value):
+            own = name if kind.startswith("variable") else _variable_of(name)
+            if found is None and _NAME.search(own) and _is_secret(value):
                 found = "what is called like a secret"
             if found is not None:
                 raise ConfigurationError(f"{kind} {name} of a driver on a cluster holds {found}: {_INSTEAD}")
+
+
+def _variable_of(name: str) -> str:
+    """The variable of a driver that a property is; empty: it is none."""
+    return next((name.removeprefix(prefix) for prefix in OF_DRIVERS if name.startswith(prefix)), "")
 
 
 def _secret_in(value: str, secrets: Collection[str]) -> str | None:

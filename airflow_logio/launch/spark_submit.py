@@ -186,7 +186,7 @@ def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bo
         if not is_read_elsewhere and not getattr(settings, argument):
             check_given_files(named, conf.get(named))
     if frames and not is_address(settings.master):
-        check_shuffle({**_of_files(settings), **settings.conf, **conf})
+        check_shuffle({**properties_of_file(file_that_is_read(settings)), **settings.conf, **conf})
     return conf
 
 
@@ -223,14 +223,22 @@ def _home(settings: SparkSettings) -> Path | None:
         return None
 
 
-def _of_files(settings: SparkSettings) -> dict[str, str]:
-    """The properties of the file that spark-submit reads on this machine: of one that is named, else of the site's."""
+def file_that_is_read(settings: SparkSettings) -> Path | None:
+    """The file of properties that spark-submit reads on this machine: one that is named, else the site's. None: it runs
+    elsewhere, or there is no Spark here."""
     variables, home = environment(settings), _home(settings)
-    if home is None:
-        return {}
+    if home is None or _is_submitted_by_http(settings):
+        return None
     site = Path(variables.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    return Path(settings.properties_file or site)
+
+
+def properties_of_file(path: Path | None) -> dict[str, str]:
+    """As spark-submit reads them."""
+    if path is None:
+        return {}
     try:
-        lines = Path(settings.properties_file or site).read_text(errors="replace").splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except OSError:  # there is none, which spark-submit says of one that is named
         return {}
     found = (re.match(r"\s*(?P<name>spark\.[^\s=:]+)\s*[\s=:]\s*(?P<value>.*?)\s*$", line) for line in lines)

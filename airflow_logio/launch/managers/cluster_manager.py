@@ -66,6 +66,11 @@ class ClusterManager(ABC):
         """Refuse what cannot work here before anything is claimed or started; `conf` is what the group's properties have
         become. Asks the manager nothing. Raises `ConfigurationError`."""
 
+    def given_in_files(self, conf: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """Variables in files of this machine which are submitted with a driver, so that the manager shows them: ``variable
+        in FILE`` → name → value. Raises `ConfigurationError`."""
+        return {}
+
     @abstractmethod
     def check_answers(self) -> None:
         """Ask the manager whether it is there and takes submissions, before anything is claimed. Raises

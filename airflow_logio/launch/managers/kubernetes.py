@@ -50,6 +50,7 @@ from airflow_logio.launch.managers.kubernetes_pods import (
     no_image,
     python_pod,
     template_file,
+    template_variables,
 )
 from airflow_logio.launch.managers.kubernetes_sights import DEFAULT_CONTAINER, has_ended, sighting_of
 from airflow_logio.launch.managers.submission_child import LOST_WAY, reason, run
@@ -144,6 +145,10 @@ class KubernetesManager(ClusterManager):
             raise ConfigurationError(f"{TEMPLATE}={template}: there is no such file on this machine, which launches")
         if not conf.get(UPLOADS):
             _check_files(settings, conf)
+
+    def given_in_files(self, conf: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """As the port has it: of the pod template."""
+        return template_variables(conf)
 
     def check_answers(self) -> None:
         """As the port has it: pods can be listed in the namespace, which is there."""

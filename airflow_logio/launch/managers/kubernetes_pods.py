@@ -100,6 +100,19 @@ def template_file(conf: Mapping[str, str]) -> Path | None:
     return Path(named.removeprefix("file://").removeprefix("file:"))
 
 
+def template_variables(conf: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Those of each container of the pod template, if that is a file of this machine: ``variable of container C in FILE`` →
+    name → value. Raises `ConfigurationError`."""
+    if (path := template_file(conf)) is None:
+        return {}
+    spec = _template(conf).get("spec") or {}
+    found: dict[str, dict[str, str]] = {}
+    for number, one in enumerate([*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]):
+        values = {each["name"]: str(each["value"]) for each in one.get("env") or () if "value" in each}
+        found[f"variable of container {one.get('name', number)} in {path}"] = values
+    return found
+
+
 def under(conf: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Properties that begin with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in conf.items() if name.startswith(prefix)}

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch import cluster_launch, launcher
 from airflow_logio.launch.bundle import load, parse_ref
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverKind, Launch, StandbyRecipe, launch_of_standby, needs_of
@@ -148,6 +149,52 @@ def test_a_supervisor_resolves_a_launch_once_and_looks_for_what_a_jvm_needs_each
     launcher.refused = "there is no Java any more"
     with pytest.raises(ConfigurationError, match="no Java any more"):
         known.of(context, "g", 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "defaults", "conf", "says"),
+    [
+        ("{name: a, env: [{name: X, value: pw-of-the-log}]}", "", {}, r"variable of container a in \S+pod.yaml X "),
+        ("{name: a, env: [{name: MY_TOKEN, value: abcdef}]}", "", {}, "MY_TOKEN .* is called like a secret"),
+        ("{name: a}", "spark.x  -Dpw=pw-of-the-log", {}, r"property in \S+defaults.conf spark.x "),
+        (
+            "{name: a}",
+            "spark.kubernetes.driverEnv.MY_TOKEN=abcdef",
+            {},
+            "driverEnv.MY_TOKEN .* is called like a secret",
+        ),
+        ("{name: a}", "", {"spark.executorEnv.SHOP_TOKEN": "a secret"}, "property spark.executorEnv.SHOP_TOKEN "),
+        ("{name: a}", "spark.x pw-of-the-log", {"spark.x": "1", "spark.executorEnv.SHOP_TOKEN": "of-executors"}, None),
+        ("{name: a, env: [{name: X, valueFrom: {secretKeyRef: {name: s, key: k}}}]}", "spark.y 1", {}, None),
+    ],
+)
+def test_no_secret_is_submitted_by_a_file_or_for_executors(
+    template: str,
+    defaults: str,
+    conf: dict[str, str],
+    says: str | None,
+    context: LaunchContext,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the manager shows of a driver is in a pod template and in Spark's properties on this machine, too."""
+    monkeypatch.setattr(cluster_launch, "check_possible", lambda *_, **__: None)  # it would ask for Java
+    (tmp_path / "pod.yaml").write_text(f"spec: {{initContainers: [{{name: b}}], containers: [{template}]}}")
+    (tmp_path / "defaults.conf").write_text(f"# a comment\n{defaults}\n")
+    settings = SparkSettings("k8s://https://127.0.0.1:1", "cluster", properties_file=str(tmp_path / "defaults.conf"))
+    given = {
+        "spark.kubernetes.container.image": "logio:1",
+        "spark.kubernetes.driver.podTemplateFile": str(tmp_path / "pod.yaml"),
+        **conf,
+    }
+    on_cluster = replace(context, settings=settings, log_url="postgresql://logio:pw-of-the-log@db/logio")
+    needs = replace(needs_of(context.pipeline, "g", 0), spark=True)
+    if says is None:
+        assert launcher._launch(on_cluster, needs, given, CodeBundle({})).conf == given
+        return
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        launcher._launch(on_cluster, needs, given, CodeBundle({}))
+    assert not any(secret in str(caught.value) for secret in ("pw-of-the-log", "abcdef", "a secret.", "='a secret'"))
 
 
 ROOT = Path(__file__).parents[3]

@@ -46,8 +46,8 @@ def test_a_secret_is_refused_wherever_it_stands(kind: str, secret: str) -> None:
 
 
 def check(values: dict[str, str], kind: str, secrets: frozenset[str]) -> None:
-    more = {f"{kind}s": values} if kind != "property" else {}
-    check_no_secrets({"spark.a": "1"} if more else values, secrets, **more)
+    given = {"property": {"spark.a": "1"}, "variable": {}, "setting": {}, kind: values}
+    check_no_secrets(given["property"], secrets, variables=given["variable"], settings=given["setting"])
 
 
 def test_a_variable_of_a_driver_that_is_called_like_a_secret_is_refused() -> None:
