@@ -18,7 +18,7 @@ from airflow_logio.launch import driver_folders, spark_settings
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.shared_server import ServerRecipe
-from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.spark_settings import CLUSTER_MODE, SparkSettings
 from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.spark.connect_engine import ConnectTarget
 from airflow_logio.store.records.driver_records import Claim, GroupNeeds, Submission
@@ -156,6 +156,11 @@ class Launch:
     """With what the process that stands by is started, if the group has one: the settings as they were given."""
     environment: Mapping[str, str] = field(repr=False)
     """Variables that the pipeline names; they may be secrets."""
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Whether the cluster manager starts the driver, and not this process."""
+        return self.settings.deploy_mode == CLUSTER_MODE
 
     def config(self, claim: Claim) -> DriverConfig:
         """What the driver of this claim is given."""

@@ -191,7 +191,7 @@ def launch_group(
         check_claim(group, status.state, by_user=by_user)
         launch = _resolved(context, group, status.code)
         manager = None
-        if is_on_cluster(launch.settings):
+        if launch.is_on_cluster:
             manager = context.managers.for_settings(launch.settings, launch.conf)
             manager.check_answers()
         claim = _claim(context, status, reason, by_user=by_user, request_id=request_id)
@@ -370,8 +370,8 @@ def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
     only. A manager that does not confirm it is asked again by what supervises."""
     if not context.end_old_drivers or status.state is GroupState.NEW:
         return
-    if submissions := status.submissions:
-        cluster_launch.end(context.managers, submissions)
+    if status.submission is not None:
+        cluster_launch.end(context.managers, status.submissions)
         return
     if status.identity is None:
         return

@@ -63,7 +63,7 @@ def halt_for_good(
     if now.incarnation != incarnation or now.state is not GroupState.HALTED:
         return Halt.LEFT
     # It has said so in the log, and is about to end; of one on a cluster nothing more is known here.
-    while not status.submissions and not _cannot_obey(status) and clock() < deadline:
+    while status.submission is None and not _cannot_obey(status) and clock() < deadline:
         time.sleep(POLL_SECONDS)
     end_process(status)
     return Halt.OBEYED
@@ -120,7 +120,7 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
 def end_process(status: GroupStatus) -> None:
     """SIGKILL what runs of the driver on this machine. Processes of nodes are compared with none of this machine."""
     identity = status.identity
-    if identity is None or status.submissions or not processes.driver_processes(identity):
+    if identity is None or status.submission is not None or not processes.driver_processes(identity):
         return
     log.info("group %s: ending its driver, pid %d", status.group, identity.pid or identity.parent_pid)
     if not processes.end(identity):
@@ -148,6 +148,6 @@ def _cannot_obey(status: GroupStatus) -> bool:
     identity = status.identity
     if identity is None or status.state not in REGISTERED:
         return True
-    if status.submissions:  # nodes of a cluster may share this machine's name
+    if status.submission is not None:  # nodes of a cluster may share this machine's name
         return False
     return bool(processes.is_gone(identity)) or processes.is_stopped(identity)

@@ -24,6 +24,7 @@ from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
 from airflow_logio.launch.launcher import KnownLaunches, LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import this_host
+from airflow_logio.launch.spark_settings import is_on_cluster
 from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.status.snapshot import Observer, Snapshot
@@ -94,7 +95,11 @@ class LocalRun:
         self._said_no_place = float("-inf")
         self._no_place_at = float("-inf")
         self._said_no_manager = self._no_manager_at = float("-inf")
-        self._left = LeftDrivers(context.store, context.managers, [context.run.run_id])
+        self._left = (
+            LeftDrivers(context.store, context.managers, [context.run.run_id])
+            if is_on_cluster(context.settings)
+            else None
+        )
         self._note_as = None if groups else _name_of(context.run)
         """Its name as the supervisor of the run; None if it supervises only some groups."""
         self._noted_at = float("-inf")
@@ -164,7 +169,8 @@ class LocalRun:
         shown = float("-inf")
         while not self._halts:
             self._note()
-            self._left.begin()
+            if self._left is not None:
+                self._left.begin()
             look = self._watcher.look()
             states = [self._tend(name, seen) for name, seen in look.observations.items()]
             if GroupState.PARKED in states:
@@ -392,7 +398,7 @@ class DriverEnder:
         says whether it has obeyed."""
         registered = [status for status in self._statuses() if status.state not in LAUNCHING and status.identity]
         return not any(
-            status.state not in ENDED if status.submissions else processes.driver_processes(status.identity)
+            status.state not in ENDED if status.submission is not None else processes.driver_processes(status.identity)
             for status in registered
             if status.identity
         )
@@ -414,4 +420,5 @@ class DriverEnder:
         except LogioError as error:
             log.warning("group %s: its end cannot be logged: %s", status.group, error)
         else:
-            cluster_launch.end(shared_answers().managers, status.submissions)
+            if status.submission is not None:
+                cluster_launch.end(shared_answers().managers, status.submissions)

@@ -48,7 +48,7 @@ from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.store.rules.described_runs import check_whole
-from airflow_logio.supervision.clusters.cluster_drivers import ClusterDriver, Judgement, asked_about
+from airflow_logio.supervision.clusters.cluster_drivers import ClusterDriver, Judgement
 from airflow_logio.supervision.clusters.manager_answers import NO_ANSWER, Answer, ManagerAnswers, shared_answers
 from airflow_logio.supervision.scaling import look_after
 
@@ -163,7 +163,7 @@ class Watcher:
         self._drivers = {
             name: LeaseObserver(run.spec.lease) for name in (run.spec.groups if groups is None else groups)
         }
-        self._on_clusters = {name: ClusterDriver(run.spec.lease) for name in self._drivers}
+        self._on_clusters: dict[str, ClusterDriver] = {}
         self._answers = answers or shared_answers()
         self._whole = whole
         self._supervises = supervises and bool(run.spec.replicated)
@@ -245,11 +245,11 @@ class Watcher:
     def _answered(self, statuses: Iterable[GroupStatus]) -> dict[str, Answer]:
         """Group → what the manager of its driver says, for drivers on clusters."""
         asked = {
-            one.group: submission
+            one.group: one.reported or one.submission
             for one in statuses
-            if one.group in self._drivers and one.state in ALIVE and (submission := asked_about(one)) is not None
+            if one.submission is not None and one.group in self._drivers and one.state in ALIVE
         }
-        answers = self._answers.of(set(asked.values()))
+        answers = self._answers.of(set(asked.values())) if asked else {}
         return {group: answers[submission] for group, submission in asked.items()}
 
     def _declare(self, dead: Mapping[str, tuple[GroupStatus, Death]]) -> dict[str, Observation]:
@@ -289,7 +289,7 @@ class Watcher:
     def _cause_of_death(self, status: GroupStatus, answer: Answer, asked_at: float) -> Death | None:
         """None: it lives, as far as can be known. Raises `LogUnavailable` if the log takes no heartbeats: another group's
         driver may hold them up."""
-        is_on_cluster = asked_about(status) is not None
+        is_on_cluster = status.submission is not None
         # Nodes of a cluster may share a host name: their processes are compared with nothing here.
         if not is_on_cluster and status.identity is not None and processes.is_gone(status.identity):
             pid = status.identity.pid or status.identity.parent_pid
@@ -304,8 +304,7 @@ class Watcher:
             # Drivers cannot say that they live if the log takes no heartbeats; then nothing is known of any of them.
             self._check_heartbeats(status)
         if is_on_cluster and not launching:
-            on_cluster = self._on_clusters[status.group]
-            verdict = on_cluster.after_it_registered(status, answer, stood_still, self._clock())
+            verdict = self._on_cluster(status).after_it_registered(status, answer, stood_still, self._clock())
         if verdict.exited is not None:
             return Death(verdict.exited, verdict.was_taken)
         if driver.is_expired(stood_still, launching=launching):
@@ -324,7 +323,7 @@ class Watcher:
 
     def _before_it_registers(self, status: GroupStatus, answer: Answer, asked_at: float) -> Judgement:
         """What its manager's answer means; noted in the log for others, and the deadline stands still if it says so."""
-        verdict = self._on_clusters[status.group].before_it_registers(status, answer, self._clock())
+        verdict = self._on_cluster(status).before_it_registers(status, answer, self._clock())
         if verdict.says is not None:
             ref = GroupRef(self._run.run_id, status.group, status.incarnation)
             try:
@@ -334,6 +333,9 @@ class Watcher:
         if verdict.holds:
             self._drivers[status.group].hold(status.incarnation, asked_at)
         return verdict
+
+    def _on_cluster(self, status: GroupStatus) -> ClusterDriver:
+        return self._on_clusters.setdefault(status.group, ClusterDriver(self._run.spec.lease))
 
     def _check_heartbeats(self, status: GroupStatus) -> None:
         """Raises `LogUnavailable`, unless it is this very driver that keeps the others from writing, because it is stopped.

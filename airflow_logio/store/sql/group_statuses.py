@@ -139,9 +139,9 @@ def _status(row: Sequence[Any], beat: Sequence[Any]) -> tuple[int, GroupStatus]:
         **_of_recipe(launch),
         drained_at=drained_at,
         beat_age_seconds=None if beat_age is None else max(0.0, beat_age),
-        submission=submission_of(submission),
-        reported=submission_of(reported),
-        manager_said=said_of(said),
+        submission=None if submission is None else submission_of(submission),
+        reported=None if reported is None else submission_of(reported),
+        manager_said=None if said is None else said_of(said),
         said_age_seconds=None if said_age is None else max(0.0, said_age),
         state_age_seconds=max(0.0, age),
     )

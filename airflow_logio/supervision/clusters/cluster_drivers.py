@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from airflow_logio.launch.managers.cluster_manager import DriverSight
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
-from airflow_logio.store.records.driver_records import NAMED, ManagerSaid, Submission
+from airflow_logio.store.records.driver_records import NAMED, ManagerSaid
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.clusters.manager_answers import NO_ANSWER, Answer
 
@@ -100,8 +100,3 @@ class ClusterDriver:
         is_new = said is None or said.state != DriverSight.UNKNOWN.value or age is None or age > SAY_AGAIN_SECONDS
         says = ManagerSaid(DriverSight.UNKNOWN.value, why) if is_new else None
         return Judgement(holds=self._unknown_seconds < self._lease.launch_seconds, says=says)
-
-
-def asked_about(status: GroupStatus) -> Submission | None:
-    """What a manager is asked about: as what a registered driver says that it was submitted, else as its launcher knows."""
-    return status.submissions[-1] if status.submissions else None
