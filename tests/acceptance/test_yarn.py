@@ -248,6 +248,16 @@ def test_where_its_pages_may_end_nothing_hadoops_client_does(small: Bench, monke
         monkeypatch.setenv("HADOOP_CONF_DIR", str(small.cluster.conf))
         small.ended(stays)
         assert small.seen(stays).state is DriverSight.LOST
+        hidden = small.submitted("stays")
+        small.prints(hidden, "--group=stays")
+        small.becomes(hidden, DriverSight.RUNNING)
+        assert not small.cluster.application(hidden.id).get("amContainerLogs"), "only the diagnostics say it"
+        small.ended(hidden)
+        shown = small.submitted("stays", **{"spark.ui.view.acls": "dr.who"})
+        small.prints(shown, "--group=stays")
+        small.becomes(shown, DriverSight.RUNNING)
+        assert small.cluster.application(shown.id)["amContainerLogs"]
+        small.ended(shown)
     finally:
         small.cluster.kill_resource_manager()
         small.cluster.start_resource_manager()
@@ -299,3 +309,23 @@ def _registered(one: Bench, submission: Submission) -> Submission:
     printed = one.prints(submission, " in container_")
     container = "container_" + printed.split(" in container_")[1].split()[0]
     return own_submission(msgspec.structs.replace(submission, id=""), {"CONTAINER_ID": container}, Path.cwd())
+
+
+def test_a_restarted_resource_manager_knows_what_it_has_kept(small: Bench) -> None:
+    works = small.submitted("works")
+    small.becomes(works, DriverSight.RUNNING)
+    small.cluster.kill_resource_manager()
+    sighting = small.seen(works)
+    assert sighting.state is DriverSight.UNKNOWN and "does not answer" in sighting.why
+    with pytest.raises(ManagerUnavailable):
+        small.manager.end(works)
+    small.cluster.start_resource_manager()
+    small.becomes(works, DriverSight.RUNNING)
+    assert small.cluster.processes(works.id)
+    small.cluster.wait_for("east")
+    small.cluster.kill_resource_manager()
+    small.cluster.start_resource_manager(recovers=False)
+    small.becomes(works, DriverSight.GONE)
+    assert small.manager.end(works)
+    small.cluster.wait_for("east")
+    eventually(lambda: not small.cluster.processes(works.id), what="its nodes end it", timeout=LONG, every=0.2)
