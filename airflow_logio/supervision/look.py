@@ -245,7 +245,7 @@ class Watcher:
     def _answered(self, statuses: Iterable[GroupStatus]) -> dict[str, Answer]:
         """Group → what the manager of its driver says, for drivers on clusters."""
         asked = {
-            one.group: one.reported or one.submission
+            one.group: one.submissions[-1]  # as what it says itself that it was submitted, if it has registered
             for one in statuses
             if one.submission is not None and one.group in self._drivers and one.state in ALIVE
         }
