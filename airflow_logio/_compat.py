@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-import airflow.sdk
 import psutil
 from airflow.plugins_manager import AirflowPlugin
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
@@ -50,9 +49,6 @@ __all__ = [
     "is_from_mapped",
     "is_in_mapped_group",
     "is_paused",
-    "keep_for_task",
-    "keeps_nothing",
-    "kept_by_task",
     "kerberos_principal",
     "kubernetes_conn_id",
     "launches_group",
@@ -386,28 +382,6 @@ def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
         run_id=task_instance.run_id,
         map_index=task_instance.map_index,
     )
-
-
-_NEVER_EXPIRE = getattr(airflow.sdk, "NEVER_EXPIRE", None)
-"""None below Airflow 3.3, whose tasks keep nothing from attempt to attempt."""
-
-
-def keeps_nothing(context: Mapping[str, Any]) -> bool:
-    """Whether an earlier attempt of the task, if there was one, may have kept what is gone."""
-    if _NEVER_EXPIRE is None:
-        return bool(context["ti"].try_number > 1)
-    return bool(conf.getboolean("state_store", "clear_on_success", fallback=False))
-
-
-def kept_by_task(context: Mapping[str, Any], key: str) -> Any:
-    """What an attempt of the task has kept under the key; None if none has. Raises whatever Airflow raises."""
-    return None if _NEVER_EXPIRE is None else context["task_state_store"].get(key)
-
-
-def keep_for_task(context: Mapping[str, Any], key: str, value: Any) -> None:
-    """Keep plain data for the next attempts of the task. Raises whatever Airflow raises."""
-    if _NEVER_EXPIRE is not None:
-        context["task_state_store"].set(key, value, retention=_NEVER_EXPIRE)
 
 
 WAITING_FOR = "waiting_for"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FINISHED, QUARANTINED, RUNNING = "finished", "finished with quarantine", "running"
 WRITE = "write"
-TRIED = "logio_told_of"
 EVENTS_SEARCHED = 500
 RUNS_SEARCHED = 20
 """The newest ones, of which one may have ended since the last event."""
@@ -113,7 +112,7 @@ class LogioAssetsOperator(BaseOperator):
             runs = store.patience.call("finding the run", lambda: self._runs(store, name, context))
             for run, state in runs:
                 told = partial(self._told, store, run, state)
-                self._add(context, run, store.patience.call("reading the counters", told))
+                self._add(context, store, run, store.patience.call("reading the counters", told))
 
     def _runs(self, store: LogStore, pipeline: str, context: Mapping[str, Any]) -> list[tuple[Run, str]]:
         """The runs to look at, and what they are."""
@@ -150,10 +149,14 @@ class LogioAssetsOperator(BaseOperator):
             events[asset.uri] = asset, extra
         return list(events.values())
 
-    def _add(self, context: Mapping[str, Any], run: Run, events: Sequence[tuple[Asset, dict[str, Any]]]) -> None:
+    def _add(
+        self, context: Mapping[str, Any], store: LogStore, run: Run, events: Sequence[tuple[Asset, dict[str, Any]]]
+    ) -> None:
+        from airflow_logio.operators._task.run_lookup import task_key
+
         if self.partition is not None:
             self.outlets: list[Asset] = []  # of this process, whose outlets Airflow reads when the task has ended
-        tried = _Tried(context, run)
+        tried = None if self.while_running else _Tried(store, run, task_key(context, self.task_id))
         for asset, extra in events:
             try:
                 last = self._last_of(context, run, asset)
@@ -166,17 +169,18 @@ class LogioAssetsOperator(BaseOperator):
             if known or (last is None and not self._is_first(extra)):
                 self.log.info("Asset %s: nothing new of run %s (%s)", asset.uri, run.uid[:8], extra["state"])
                 continue
-            tried.keep(asset.uri)
+            if tried is not None:
+                tried.keep(asset.uri)
             self._tell(context, run, asset, extra)
             self.log.info(
                 "Asset %s: run %s, %s, %s records", asset.uri, run.uid[:8], extra["state"], f"{extra['records']:,}"
             )
 
-    def _may_tell(self, tried: _Tried, asset: Asset, error: Exception) -> bool:
+    def _may_tell(self, tried: _Tried | None, asset: Asset, error: Exception) -> bool:
         """Where Airflow cannot read the events that are there: 3.3.2 cannot while a DAG run that one of them has started is
         queued. Raises AirflowException if an earlier attempt may have told of this run."""
         said = f"Airflow cannot read the events of asset {asset.uri} ({type(error).__name__}: {error})"
-        if self.while_running:
+        if tried is None:
             self.log.warning("%s; the next DAG run looks again", said)
             return False
         if tried.may_be_told(asset.uri):
@@ -211,24 +215,29 @@ class LogioAssetsOperator(BaseOperator):
 
 
 class _Tried:
-    """The assets that an attempt of this task has told Airflow of, or was about to."""
+    """The assets that an attempt of this task has told Airflow of, or was about to. Waits for the log."""
 
-    def __init__(self, context: Mapping[str, Any], run: Run) -> None:
-        self._context = context
-        self.run_uid = run.uid
-        kept = _compat.kept_by_task(context, TRIED)
-        self.uris: list[str] = list(kept["assets"]) if isinstance(kept, dict) and kept.get("run") == run.uid else []
-        self._is_forgotten = _compat.keeps_nothing(context)
+    def __init__(self, store: LogStore, run: Run, task: str) -> None:
+        self._store = store
+        self._task = task
+        self._run = run
+        kept = store.patience.call("reading what was told", partial(store.told_by, run.run_id, task))
+        self.uris = [uri for uri in kept if isinstance(uri, str)] if isinstance(kept, list) else []
+
+    @property
+    def run_uid(self) -> str:
+        return self._run.uid
 
     def may_be_told(self, uri: str) -> bool:
-        """Whether an earlier attempt may have told of it: not known where Airflow forgets what tasks keep."""
-        return uri in self.uris or self._is_forgotten
+        """Whether an earlier attempt may have told of it."""
+        return uri in self.uris
 
     def keep(self, uri: str) -> None:
         """Before it is told: the event comes with the end of the task."""
         if uri not in self.uris:
             self.uris.append(uri)
-            _compat.keep_for_task(self._context, TRIED, {"run": self.run_uid, "assets": self.uris})
+            noted = partial(self._store.note_told, self._run.run_id, self._task, self.uris)
+            self._store.patience.call("noting what is told", noted)
 
 
 def assets_of(

@@ -15,7 +15,14 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import is_template, known_at_parse, reference
-from airflow_logio.operators._task.run_lookup import check_which_run, find_run, identity, is_last_try, opened_log
+from airflow_logio.operators._task.run_lookup import (
+    check_which_run,
+    find_run,
+    identity,
+    is_last_try,
+    map_index,
+    opened_log,
+)
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.supervision.scaling import Stage, Step
 from airflow_logio.task_arguments import with_told_arguments
@@ -167,8 +174,8 @@ class LogioScaleOperator(BaseOperator):
         """The request of this task instance; raises AirflowFailException for one that could never be carried out."""
         dag_id, run_id = identity(context)
         by = f"task {self.task_id} of {dag_id}, {run_id}"
-        map_index = getattr(context["ti"], "map_index", -1)
-        key = by if map_index is None or map_index < 0 else f"{by}, {map_index}"
+        number = map_index(context)
+        key = by if number < 0 else f"{by}, {number}"
         try:
             return store.request_scaling(run.run_id, self.group, self._number(), by=by, reason=self.reason, key=key)
         except ProtocolViolation as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from airflow_logio import _compat
+from airflow_logio.errors import LogioError, LogUnavailable
 
 if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
@@ -24,8 +24,6 @@ Callback = Callable[[Mapping[str, Any]], Any]
 """Called with the task's context, which holds a `Notice` as a dict under ``notice``. A notifier is a callback, too."""
 Callbacks = Callback | Sequence[Callback] | None
 """As authors give them."""
-TOLD = "logio_notices"
-"""Key of the task's state store under which it keeps what it has told."""
 
 
 def parameter(kind: NoticeKind) -> str:
@@ -60,57 +58,72 @@ def call_back(callbacks: Sequence[Callback], context: Mapping[str, Any], notice:
 
 
 class Teller:
-    """Tells one task's callbacks what occurs in a run, each occurrence once while the task remembers.
+    """Tells one task's callbacks what occurs in a run, each occurrence once while the log remembers.
 
-    What was told is kept in the task's state store after each notice. A task that dies in between tells that one again. Below
-    Airflow 3.3, which has no such store, a retry tells what the log says again.
+    What was told is noted in the log, with the run, after each notice. A task that dies in between tells that one again.
+
+    :param task: names the task in the log (`task_key`), the same for all its attempts.
+    :param seen: what was told, if that is known; by default it is read when it is first needed.
     """
 
     def __init__(
         self,
         callbacks: Mapping[NoticeKind, Sequence[Callback]],
         context: Mapping[str, Any],
+        store: LogStore,
         run: Run,
+        task: str,
         seen: Seen | None = None,
     ) -> None:
         self._callbacks = {kind: found for kind, found in callbacks.items() if found}
         self._context = context
+        self._store = store
         self._run = run
-        self.seen: Seen = (self._kept() if self._callbacks else {}) if seen is None else seen
+        self._task = task
+        self._seen: Seen | None = {} if seen is None and not self._callbacks else seen
 
     @property
     def kinds(self) -> list[str]:
         """What has callbacks."""
         return [str(kind) for kind in self._callbacks]
 
+    @property
+    def seen(self) -> Seen:
+        """What was told. Waits for the log if that must be read."""
+        if self._seen is None:
+            self._seen = self._store.patience.call("reading what was told", self._noted)
+        return self._seen
+
     def tell(self, notice: Notice) -> None:
         from airflow_logio.supervision.notices import remembered
 
         if notice.kind not in self._callbacks:
             return
+        seen = self.seen
         log.info("Telling of %s, group %s: %s", notice.kind, notice.group, notice.why)
         call_back(self._callbacks[notice.kind], self._context, notice)
-        self.seen = remembered(self.seen, notice)
-        self._keep()
+        self._seen = remembered(seen, notice)
+        self._note(self._seen)
 
-    def look(self, store: LogStore, *, is_last: bool = False) -> None:
+    def look(self, *, is_last: bool = False) -> None:
         """Tell what the log says and was not told. Waits for the log."""
         if not self._callbacks:
             return
-        for notice in store.patience.call("looking for what to tell", partial(self._untold, store, is_last)):
+        untold = partial(self._untold, self.seen, is_last)
+        for notice in self._store.patience.call("looking for what to tell", untold):
             self.tell(notice)
 
-    def _untold(self, store: LogStore, is_last: bool) -> list[Notice]:
+    def _untold(self, seen: Seen, is_last: bool) -> list[Notice]:
         from airflow_logio.supervision.notices import notices
 
-        run_id = self._run.run_id
+        store, run_id = self._store, self._run.run_id
         return [
             notice
             for sight in store.sight([self._run.uid])
             for notice in notices(
                 sight,
                 store.figures([run_id])[run_id],
-                self.seen,
+                seen,
                 kinds=self.kinds,
                 now=time.time(),
                 all_requests=partial(store.scalings, run_id),
@@ -118,17 +131,20 @@ class Teller:
             )
         ]
 
-    def _kept(self) -> Seen:
-        """What an earlier attempt of the task has told, of this run."""
+    def _noted(self) -> Seen:
+        """What an earlier attempt of the task has told."""
         try:
-            kept = _compat.kept_by_task(self._context, TOLD)
-        except Exception as error:  # whatever Airflow raises: a group that is dead must not wait for it
+            kept = self._store.told_by(self._run.run_id, self._task)
+        except LogUnavailable:
+            raise
+        except LogioError as error:
             log.warning("What was told before is not known, and is told again: %s: %s", type(error).__name__, error)
             return {}
-        return kept["seen"] if isinstance(kept, dict) and kept.get("run") == self._run.uid else {}
+        return kept if isinstance(kept, dict) and all(isinstance(one, dict) for one in kept.values()) else {}
 
-    def _keep(self) -> None:
+    def _note(self, seen: Seen) -> None:
+        """Does not wait for the log: the next group to die would wait with it."""
         try:
-            _compat.keep_for_task(self._context, TOLD, {"run": self._run.uid, "seen": self.seen})
-        except Exception as error:
+            self._store.note_told(self._run.run_id, self._task, seen)
+        except LogioError as error:
             log.warning("A retry of this task will tell this again: %s: %s", type(error).__name__, error)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_logio import _compat
-from airflow_logio.operators._task.run_lookup import identity, is_last_try
+from airflow_logio.operators._task.run_lookup import identity, is_last_try, map_index
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import KilledTask
@@ -91,7 +91,5 @@ class KillGuard:
 def killed_task(context: Mapping[str, Any], task_id: str, *, of_replica: bool = False) -> KilledTask:
     """This task instance, as it is asked after."""
     dag_id, run_id = identity(context)
-    ti = context["ti"]
-    map_index = getattr(ti, "map_index", -1)
-    number = -1 if map_index is None else map_index
-    return KilledTask(dag_id, run_id, task_id, number, last_try=is_last_try(ti), of_replica=of_replica)
+    last_try = is_last_try(context["ti"])
+    return KilledTask(dag_id, run_id, task_id, map_index(context), last_try=last_try, of_replica=of_replica)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,17 @@ def identity(context: Mapping[str, Any]) -> tuple[str, str]:
     """(dag_id, run_id) of the DAG run that a task belongs to."""
     dag_run = context["dag_run"]
     return str(dag_run.dag_id), str(dag_run.run_id)
+
+
+def map_index(context: Mapping[str, Any]) -> int:
+    """Which instance of a mapped task the context is of; -1 if it is not mapped."""
+    found = getattr(context["ti"], "map_index", -1)
+    return -1 if found is None else int(found)
+
+
+def task_key(context: Mapping[str, Any], task_id: str) -> str:
+    """Names a task instance in the log, the same for all its attempts."""
+    return json.dumps([*identity(context), task_id, map_index(context)])
 
 
 def is_last_try(task_instance: Any) -> bool:

@@ -17,7 +17,7 @@ from airflow_logio.operators._task.callbacks import Teller, parameter
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import launching_tasks, resolve
 from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_kill
-from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log, run_of
+from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log, run_of, task_key
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.states import WAITING
@@ -66,14 +66,14 @@ class RunSupervision:
         with opened_log(self.task.logio_conn_id) as store:
             run = self._run(store)
             launching = Launching(store, self.task.logio_conn_id, self.task.make_launcher(), self.task.executor)
-            teller = self._teller(run, event.get("seen"))
+            teller = self._teller(store, run, event.get("seen"))
             parked, unanswered = self._act_on(launching, [finding_of(one) for one in event.get("findings", ())])
             for notice in (
                 *map(Notice.of, event.get("notices", ())),
                 *parked,
             ):  # after what is urgent: these may take long
                 teller.tell(notice)
-            teller.look(store)  # what this task has just launched is in the log, too, in its order
+            teller.look()  # what this task has just launched is in the log, too, in its order
             look = FailureFinder(store, run_uid=run.uid).look if self.task.recover else partial(_watched, store, run)
             found, told_at, asked_at = look(), time.monotonic(), time.monotonic()
             ended = self._is_over(found, store, run)
@@ -86,7 +86,7 @@ class RunSupervision:
                     teller.tell(notice)
                 if found.items or time.monotonic() - told_at >= TELL_SECONDS:
                     told_at = time.monotonic()
-                    teller.look(store)
+                    teller.look()
                 time.sleep(self.task.poll_interval or _compat.poll_interval())
                 was_stopped, found = _has_stopped(found), look()
                 if not was_stopped or time.monotonic() - asked_at >= SETTLING_SECONDS:
@@ -94,7 +94,7 @@ class RunSupervision:
                     ended = self._is_over(found, store, run)
             # The trigger finds what failed meanwhile. The groups of the run may all have ended.
             if ended:
-                teller.look(store, is_last=True)
+                teller.look(is_last=True)
                 summary = self._summary(store, run)
                 store.patience.call("taking leave", partial(store.forget_supervisor, self._name()))
         if ended:
@@ -127,9 +127,9 @@ class RunSupervision:
         """The tasks before this one, and those that launch groups of the pipeline, wherever they lie."""
         return launching_tasks(self.task, self.task.pipeline).union(self.task.upstream_task_ids)
 
-    def _teller(self, run: Run, seen: Seen | None) -> Teller:
+    def _teller(self, store: LogStore, run: Run, seen: Seen | None) -> Teller:
         callbacks = {kind: getattr(self.task, parameter(kind)) for kind in NoticeKind}
-        return Teller(callbacks, self.context, run, seen)
+        return Teller(callbacks, self.context, store, run, task_key(self.context, self.task.task_id), seen)
 
     def _act_on(self, launching: Launching, items: Sequence[Finding]) -> tuple[list[Notice], list[str]]:
         """Returns the notices that the log does not lead to, of recoveries that have parked their group instead; and the keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
@@ -97,6 +98,20 @@ class RunLog(ABC):
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:
         """Mark the run finished if all its groups are; False if one is not. Raises `ProtocolViolation` if superseded."""
+
+    @abstractmethod
+    def told_by(self, run_id: int, task: str) -> Any | None:
+        """What `note_told` has kept for that task; None if nothing, or if it cannot be read, which is logged. Raises
+        `UnknownRun`."""
+
+    @abstractmethod
+    def note_told(self, run_id: int, task: str, value: Any) -> None:
+        """Keep what a task has told people or Airflow of the run, for its next attempts: this instead of what was kept.
+
+        `task` is any text that names the task, `value` plain data: JSON. What other tasks have told stays, also if two note
+        at once. It lives until the removal of the run begins. Raises
+        `UnknownRun`.
+        """
 
 
 class CodeLog(ABC):

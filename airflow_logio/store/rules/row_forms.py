@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ import msgspec
 
 from airflow_logio.errors import LogInconsistent, ProtocolViolation
 from airflow_logio.protocol.values import Kind, MadeOf
+
+log = logging.getLogger(__name__)
 
 STATE_CHANNEL = "state:"
 """The sender side of a row of EVENT_LOG is one name that is never null. Events have the name of their port. Actions and state
@@ -166,6 +169,33 @@ def unseal_json(text: str, *of: object) -> str:
 
 def _checksum(text: str, of: Sequence[object]) -> str:
     return f"{zlib.crc32(' '.join([*map(str, of), text]).encode()):08x}"
+
+
+def told_of(stored: str | None, task: str) -> Any | None:
+    """What `with_told` has stored for the task; None if nothing, or if it cannot be read: then it is told again."""
+    found = _all_told(stored).get(task)
+    return None if found is None else _told(found, Any)
+
+
+def with_told(stored: str | None, task: str, value: Any) -> str:
+    """What is stored, with this value for the task. Raises `TypeError` or `ValueError` for what is no plain data."""
+    told = {**_all_told(stored), task: msgspec.Raw(msgspec.json.encode(value))}
+    return msgspec.json.encode(told).decode()
+
+
+def _all_told(stored: str | None) -> Mapping[str, msgspec.Raw]:
+    if stored is None:
+        return {}
+    found: Mapping[str, msgspec.Raw] | None = _told(stored, dict[str, msgspec.Raw])
+    return found or {}
+
+
+def _told(text: str | msgspec.Raw, form: Any) -> Any | None:
+    try:
+        return msgspec.json.decode(text.encode() if isinstance(text, str) else text, type=form)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also bytes that were no text
+        log.warning("What tasks have told of a run cannot be read, and is told again: %s", error)
+        return None
 
 
 _FORM = re.compile(r"(?P<path>[^#]+)#(?P<checksum>[0-9a-f]{8})-(?P<size>[0-9]+)")

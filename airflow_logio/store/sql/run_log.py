@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -24,6 +25,7 @@ from airflow_logio.store.records.start_records import Attempt, Decided, Decision
 from airflow_logio.store.rules.allowed_rules import check_allowed_before, handed_on, next_allowed
 from airflow_logio.store.rules.described_runs import check_whole, described, encode_spec, sealed_spec
 from airflow_logio.store.rules.removed_rules import check_in_place, said_of, when_and_why
+from airflow_logio.store.rules.row_forms import told_of, with_told
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -42,7 +44,7 @@ from airflow_logio.store.rules.run_rules import (
 )
 from airflow_logio.store.rules.start_rules import CLEARED, Found, decide, outdated, standing
 from airflow_logio.store.sql import removed_runs, schema, slots
-from airflow_logio.store.sql.bulk import among
+from airflow_logio.store.sql.bulk import among, bytes_of, text_of
 from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
 from airflow_logio.store.sql.runs import SqlPart, described_run, described_runs, known, stored_run
@@ -144,6 +146,16 @@ class SqlRunLog(SqlPart, RunLog):
     def finish_run(self, run_id: int) -> bool:
         with writing(self.engine) as connection:
             return finish(connection, run_id)
+
+    def told_by(self, run_id: int, task: str) -> Any | None:
+        with reading(self.engine) as connection:
+            return told_of(_told(connection, run_id), task)
+
+    def note_told(self, run_id: int, task: str, value: Any) -> None:
+        runs = schema.run
+        with writing(self.engine) as connection:
+            told = with_told(_told(connection, run_id, locked=True), task, value)
+            connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(told=told))
 
 
 class SqlCodeLog(SqlPart, CodeLog):
@@ -592,6 +604,17 @@ def _of_partition(connection: Connection, name: str) -> list[Run]:
 def _of_dag_run(runs: Sequence[Run], name: str) -> list[Run]:
     """One that is being removed has given its name back."""
     return [run for run in runs if run.spec.key.dag_run_id == name and run.state is not RunState.REMOVING]
+
+
+def _told(connection: Connection, run_id: int, *, locked: bool = False) -> str | None:
+    """What tasks have told of the run, as it is stored; bytes that are no text are lone surrogates."""
+    runs = schema.run
+    of_run = (runs.c.run_id == run_id, runs.c.state != RunState.REMOVING.value)
+    query = sa.select(bytes_of(connection, runs.c.told)).where(*of_run)
+    found = connection.execute(query.with_for_update() if locked else query).one_or_none()
+    if found is None:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    return None if found[0] is None else text_of(connection, found[0])
 
 
 def finish(connection: Connection, run_id: int) -> bool:

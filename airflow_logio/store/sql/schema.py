@@ -173,6 +173,7 @@ run = Table(
     Column("superseded_by", String(32)),  # the uid of the run that has begun in its place
     Column("because", Text),  # what a person said who had it computed again
     Column("next_allowed", Text),  # what the next run of its partition may do (JSON): said by that person
+    Column("told", Text),  # what tasks have told of it (JSON): key of a task -> plain data of its own
     UniqueConstraint("pipeline", "dag_id", "dag_run_id", "generation"),
 )
 Index("ix_logio_run_partition", run.c.pipeline, run.c.partition, run.c.ordinal)

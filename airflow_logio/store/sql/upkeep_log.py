@@ -391,9 +391,8 @@ def _begin_removal(connection: Connection, run: Run, reason: str, *, unfinished:
     rows = sum(
         connection.execute(sa.delete(one).where(one.c.run_id == run.run_id)).rowcount for one in (groups, fences)
     )
-    connection.execute(
-        sa.update(table).where(table.c.run_id == run.run_id).values(state=RunState.REMOVING.value, dag_run_id=run.uid)
-    )
+    leaving = {"state": RunState.REMOVING.value, "dag_run_id": run.uid, "told": None}
+    connection.execute(sa.update(table).where(table.c.run_id == run.run_id).values(**leaving))
     _forget_starts(connection, run)
     return Collected(rows, rows, more=True)
 

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -36,7 +37,7 @@ from airflow_logio.store.records.upkeep_records import QuarantineCount, Quaranti
 from airflow_logio.store.rules.allowed_rules import check_allowed_before, handed_on, next_allowed
 from airflow_logio.store.rules.described_runs import encode_spec
 from airflow_logio.store.rules.removed_rules import check_in_place
-from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
+from airflow_logio.store.rules.row_forms import check_unchanged, encode_header, told_of, with_told
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -158,9 +159,7 @@ def supersede(
     tables: Tables, run_id: int, *, because: str | None = None, above: int = 0, allowed: Collection[Allowed] = ()
 ) -> bool:
     check_above(above)
-    if run_id not in tables.runs:
-        raise UnknownRun(f"no run {run_id} is in the log")
-    row = tables.runs[run_id]
+    row = _row(tables, run_id)
     if above:
         name = row.spec.key.pipeline
         tables.put(tables.ordinals, name, max(tables.ordinals[name], above))
@@ -193,6 +192,28 @@ def finish(tables: Tables, run_id: int) -> bool:
     state = RunState.QUARANTINED if quarantined(tables, run_id) else RunState.FINISHED
     tables.put(tables.runs, run_id, replace(row, state=state, ended_at=ended))
     return True
+
+
+def told_by(tables: Tables, run_id: int, task: str) -> Any | None:
+    return told_of(_row_that_stays(tables, run_id).told, task)
+
+
+def note_told(tables: Tables, run_id: int, task: str, value: Any) -> None:
+    row = _row_that_stays(tables, run_id)
+    tables.put(tables.runs, run_id, replace(row, told=with_told(row.told, task, value)))
+
+
+def _row_that_stays(tables: Tables, run_id: int) -> RunRow:
+    row = _row(tables, run_id)
+    if row.state is RunState.REMOVING:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    return row
+
+
+def _row(tables: Tables, run_id: int) -> RunRow:
+    if run_id not in tables.runs:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    return tables.runs[run_id]
 
 
 def _newest(tables: Tables, key: RunKey) -> RunRow | None:
@@ -274,9 +295,7 @@ def _has_ended_well(tables: Tables, uid: str) -> bool:
 def take_code(
     tables: Tables, run_id: int, group: str, digest: str, fingerprint: str, by: str, archive: bytes | None
 ) -> int:
-    if run_id not in tables.runs:
-        raise UnknownRun(f"no run {run_id} is in the log")
-    row = tables.runs[run_id]
+    row = _row(tables, run_id)
     keys = [GroupKey(run_id, name) for name in members(row.as_run(), group)]
     if not all(key in tables.groups for key in keys):
         raise UnknownRun(f"run {row.spec.key} is no longer in the log")
@@ -298,9 +317,7 @@ def keep_code(tables: Tables, run_id: int, digest: str | None, archive: bytes | 
 
 
 def kept_code(tables: Tables, run_id: int, number: int) -> KeptCode:
-    if run_id not in tables.runs:
-        raise UnknownRun(f"no run {run_id} is in the log")
-    digest = digest_of(tables.runs[run_id].as_run(), code_changes(tables, run_id), number)
+    digest = digest_of(_row(tables, run_id).as_run(), code_changes(tables, run_id), number)
     return KeptCode(number, digest, None if digest is None else tables.code.get((run_id, digest)))
 
 

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -244,6 +245,14 @@ class MemoryLogStore(LogStore):
     def finish_run(self, run_id: int) -> bool:
         with self.tables.transaction():
             return runs.finish(self.tables, run_id)
+
+    def told_by(self, run_id: int, task: str) -> Any | None:
+        with self.tables.transaction():
+            return runs.told_by(self.tables, run_id, task)
+
+    def note_told(self, run_id: int, task: str, value: Any) -> None:
+        with self.tables.transaction():
+            runs.note_told(self.tables, run_id, task, value)
 
     def quarantined(
         self, run_id: int, group: str | None = None, *, limit: int | None = None

@@ -114,6 +114,7 @@ class RunRow:
     superseded_by: str | None = None
     because: str | None = None
     next_allowed: frozenset[Allowed] = frozenset()
+    told: str | None = None
 
     @property
     def dag_run_id(self) -> str:

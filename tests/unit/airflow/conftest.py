@@ -25,7 +25,6 @@ from airflow.models import import_all_models  # noqa: E402
 from airflow.models.base import Base  # noqa: E402
 from sqlalchemy import event  # noqa: E402
 
-from airflow_logio import _compat  # noqa: E402
 from airflow_logio.store import open_store  # noqa: E402
 from airflow_logio.store.port import LogStore  # noqa: E402
 from airflow_logio.triggers import base, group, log_poller  # noqa: E402
@@ -40,12 +39,6 @@ def no_connections_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections come from the environment of one test only."""
     for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
         monkeypatch.delenv(name)
-
-
-@pytest.fixture(autouse=True)
-def tasks_that_keep_what_they_have_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of Airflow 3.3 and later, whichever version is installed."""
-    monkeypatch.setattr(_compat, "_NEVER_EXPIRE", _compat._NEVER_EXPIRE or "never")
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,10 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException
 from airflow.sdk import Asset, AssetAlias
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_logio import DatasetWriter, FolderSource, Pipeline, _compat
+from airflow_logio import DatasetWriter, FolderSource, Pipeline
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.operators._task.run_lookup import task_key
 from airflow_logio.operators.assets import LogioAssetsOperator, assets_of
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.protocol import effects as fx
@@ -27,7 +28,6 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.logs import Driver, sent, start_driver
 from tests.unit.airflow.support import DAG_ID, RUN_ID, context, run_started
-from tests.unit.airflow.test_callbacks import StateStore
 from tests.unit.airflow.test_pipeline_group import tiny
 
 REF = "pipelines.sales:sales"
@@ -42,12 +42,11 @@ class Events:
 
     told: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     added: dict[str, _Outlet] = field(default_factory=dict)
-    state: StateStore = field(default_factory=StateStore)
     attempt: int = 1
 
     def context(self) -> dict[str, Any]:
         found = {"inlet_events": _Inlets(self.told), "outlet_events": _Outlets(self.added)}
-        return {**context(attempt=self.attempt), **found, "task_state_store": self.state}
+        return {**context(attempt=self.attempt), **found}
 
     def of(self, task: LogioAssetsOperator) -> dict[str, dict[str, Any]]:
         """What an attempt adds, which is kept: Airflow commits it with the end of the task."""
@@ -157,10 +156,11 @@ def test_a_finished_run_has_one_event_for_each_of_its_tables(log: LogStore, run:
     assert events.of(telling(run)) == {TOTALS: written}, "an asset that the DAG has got since then"
 
 
-def test_below_airflow_3_3_only_a_first_attempt_tells_where_it_cannot_read_what_was_told(
+def test_where_it_cannot_read_events_only_an_attempt_tells_that_is_the_first_to_do_so(
     log: LogStore, run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_compat, "_NEVER_EXPIRE", None)
+    """An earlier one may have ended before: while the run had not finished, say."""
+    events.attempt = 2
     finish(drivers_of(log, run))
 
     def unreadable(self: LogioAssetsOperator, *_: Any) -> None:
@@ -168,10 +168,10 @@ def test_below_airflow_3_3_only_a_first_attempt_tells_where_it_cannot_read_what_
 
     monkeypatch.setattr(LogioAssetsOperator, "_last_of", unreadable)
     assert events.of(telling(run)).keys() == {HOURLY, TOTALS}
-    events.attempt = 2
+    events.attempt = 3
     with pytest.raises(AirflowException, match="an earlier attempt of this task may have told"):
         events.of(telling(run))
-    assert not events.state.kept
+    assert set(log.told_by(run.run_id, task_key(events.context(), "assets")) or ()) == {HOURLY, TOTALS}
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -203,6 +203,7 @@ def test_an_endless_run_has_an_event_when_it_has_written_more(log: LogStore, eve
     assert tell()[TOTALS]["records"] == 30
     finish(drivers)
     assert log.finish_run(run.run_id)
+    assert log.told_by(run.run_id, task_key(events.context(), "assets")) is None, "each DAG run would leave an entry"
     last = tell()
     assert {uri: (extra["state"], extra["records"]) for uri, extra in last.items()} == {TOTALS: ("finished", 30)}
     assert tell() == {}

@@ -10,21 +10,22 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import sqlalchemy as sa
 from airflow.providers.common.compat.sdk import DAG, BaseNotifier
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_logio import _compat
 from airflow_logio.errors import PipelineDefinitionError
-from airflow_logio.operators._task.callbacks import TOLD
+from airflow_logio.operators._task.run_lookup import task_key
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
-from tests.support.logs import finish
+from tests.support.logs import finish, spec
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, FakeLauncher, context, deferred, fired, register, run_started
 
@@ -51,23 +52,13 @@ def totals(run: Run, log: LogStore, launcher: FakeLauncher) -> GroupRef:
     return register(log, launcher)
 
 
-class StateStore:
-    """Of a task, as Airflow keeps it from attempt to attempt: JSON by key."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return json.loads(self.kept[key]) if key in self.kept else default
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        self.kept[key] = json.dumps(value)
+SUPERVISE = task_key(context(), "supervise")
 
 
 @pytest.fixture
 def attempt() -> dict[str, Any]:
-    """The context of an attempt; all attempts of one task have the same state store."""
-    return {**context(), "task_state_store": StateStore()}
+    """The context of an attempt."""
+    return context()
 
 
 class Told(list[Any]):
@@ -123,7 +114,7 @@ def test_a_group_that_parks_itself_is_told_in_plain_data(
 def test_what_was_told_is_not_told_again_by_later_attempts(
     log: LogStore, totals: GroupRef, attempt: dict[str, Any]
 ) -> None:
-    """After a clear or a death, the task begins with what its state store has."""
+    """After a clear or a death, the task begins with what the log has."""
     told = Told()
     event = fired(
         deferred(lambda: told.task("parked", "halted").execute(attempt)).trigger, lambda: log.park(totals, "no")
@@ -144,7 +135,7 @@ def test_a_task_that_dies_before_its_note_tells_it_again(
     event = fired(deferred(lambda: dying.execute(attempt)).trigger, lambda: log.park(totals, "no"))
     with pytest.raises(KeyboardInterrupt):
         dying.resume(attempt, event)
-    assert attempt["task_state_store"].kept == {}
+    assert log.told_by(totals.run_id, SUPERVISE) is None
     deferred(lambda: told.task("parked").execute(attempt))
     assert told.brief == [("parked", "totals", 1)] * 2 and told[0]["key"] == told[1]["key"]
 
@@ -153,40 +144,43 @@ def dies(_context: Mapping[str, Any]) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_was_told_of_another_run_says_nothing(
-    log: LogStore, run: Run, totals: GroupRef, attempt: dict[str, Any]
+def test_what_others_have_told_says_nothing(log: LogStore, run: Run, totals: GroupRef, attempt: dict[str, Any]) -> None:
+    """Another run, another task, another instance of a mapped task."""
+    before, seen = log.start_run(spec("totals", dag_run="before")), {"parked": {"totals": 1}}
+    log.note_told(before.run_id, SUPERVISE, seen)
+    log.note_told(run.run_id, task_key(context(), "notify"), seen)
+    mapped = {**attempt, "ti": SimpleNamespace(**{**vars(attempt["ti"]), "map_index": 1})}
+    log.note_told(run.run_id, task_key(mapped, "supervise"), seen)
+    assert deferred(lambda: Told().task("parked").execute(attempt)).trigger.seen == {}
+    assert deferred(lambda: Told().task("parked").execute(mapped)).trigger.seen == seen
+
+
+@pytest.mark.parametrize("noted", ["nothing", ["parked"], {"parked": 1}])
+def test_a_note_that_is_none_of_notices_counts_as_nothing_told(
+    log: LogStore, totals: GroupRef, attempt: dict[str, Any], noted: Any
 ) -> None:
-    """A DAG run that begins anew has another run, and the same tasks."""
-    attempt["task_state_store"].set(TOLD, {"run": "another", "seen": {"parked": {"totals": 1}}})
+    log.note_told(totals.run_id, SUPERVISE, noted)
     assert deferred(lambda: Told().task("parked").execute(attempt)).trigger.seen == {}
 
 
-def test_without_a_state_store_it_tells_all_the_same(
-    log: LogStore, totals: GroupRef, caplog: pytest.LogCaptureFixture
-) -> None:
-    told = Told()
-    task = told.task("parked")
-    event = fired(deferred(lambda: task.execute(context())).trigger, lambda: log.park(totals, "no"))
-    deferred(lambda: task.resume(context(), event))
-    assert told.brief == [("parked", "totals", 1)]
-    assert "A retry of this task will tell this again" in caplog.text
-
-
-def test_below_airflow_3_3_a_retry_tells_what_the_log_says_again(
-    log: LogStore, totals: GroupRef, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_if_the_log_takes_no_note_it_tells_all_the_same(
+    log: LogStore, totals: GroupRef, attempt: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """An attempt remembers what it has told, over all its deferrals; the next one knows nothing of it."""
-    monkeypatch.setattr(_compat, "_NEVER_EXPIRE", None)
+    assert isinstance(log, SqlLogStore)
+    refused = "CREATE TRIGGER full BEFORE UPDATE OF told ON logio_run BEGIN SELECT RAISE(ABORT, 'no'); END"
+    with log.engine.begin() as connection:
+        connection.execute(sa.text(refused))
     told = Told()
     task = told.task("parked", "halted")
-    event = fired(deferred(lambda: task.execute(context())).trigger, lambda: log.park(totals, "no"))
-    again = deferred(lambda: task.resume(context(), event))
+    event = fired(deferred(lambda: task.execute(attempt)).trigger, lambda: log.park(totals, "no"))
+    again = deferred(lambda: task.resume(attempt, event))
     event = fired(again.trigger, lambda: log.halted(GroupRef(totals.run_id, "hourly", 0)))
-    deferred(lambda: task.resume(context(), event))
+    deferred(lambda: task.resume(attempt, event))
     assert told.brief == [("parked", "totals", 1), ("halted", "hourly", 0)]
+    assert "A retry of this task will tell this again" in caplog.text
     deferred(lambda: told.task("parked").execute(context(attempt=2)))
     assert told.brief[2:] == [("parked", "totals", 1)] and told[2]["key"] == told[0]["key"]
-    assert "What was told" not in caplog.text and "A retry" not in caplog.text
 
 
 def test_a_recovery_is_told_once_whoever_has_made_it(
@@ -322,9 +316,9 @@ def test_a_callback_that_fails_is_logged_and_keeps_no_other_from_being_called(
     assert told.brief == [("parked", "totals", 1)] and "on_parked_callback broken failed" in caplog.text
 
 
-def test_without_callbacks_the_trigger_asks_for_nothing_more(run: Run, attempt: dict[str, Any]) -> None:
+def test_without_callbacks_the_trigger_asks_for_nothing_more(log: LogStore, run: Run, attempt: dict[str, Any]) -> None:
     trigger = deferred(lambda: Told().task().execute(attempt)).trigger
-    assert trigger.kinds == [] and attempt["task_state_store"].kept == {}
+    assert trigger.kinds == [] and log.told_by(run.run_id, SUPERVISE) is None
 
 
 @pytest.mark.parametrize("kind", ALL)
