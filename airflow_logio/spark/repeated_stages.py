@@ -94,7 +94,7 @@ def computed_once(session: Any, check_wanted: Callable[[], None]) -> Iterator[No
 
 
 def _mark(context: Any, tag: str) -> None:
-    """Run a job without tasks. Whoever knows its end has been told all that happened before."""
+    """Run a job without tasks. What has heard of its end has heard of all before it."""
     context.addJobTag(tag)
     try:
         context._jsc.emptyRDD().count()

@@ -167,7 +167,7 @@ class YarnManager(ClusterManager):
 
     def end(self, submission: Submission) -> bool:
         """An application that is not listed has no room. Where its pages do not let this process end one, Hadoop's client
-        does, with the ticket of whoever submits; that takes seconds, so the next call sees it."""
+        does, with the ticket of the process that submits; that takes seconds, so the next call sees it."""
         found = self._known(submission)
         if found is None or found.state in ENDED:
             return True
