@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -363,3 +365,27 @@ def left_in(api: Api) -> list[str]:
     found = [one for path in ("configmaps", "services") for one in api.get(f"{SPACE}/{path}")["items"]]
     found += api.get(POLICIES)["items"]
     return [one["metadata"]["name"] for one in found if one["metadata"]["name"] != "kubernetes"]
+
+
+def test_hosts_that_come_and_go_do_not_cut_others_off(tmp_path: Path) -> None:
+    """A bridge whose hardware address changed with its cables was out of reach for those who had learnt the former one."""
+    program = (
+        "import socket, sys, time\n"
+        "line = socket.socket(type=socket.SOCK_DGRAM)\n"
+        "while True:\n"
+        "    line.sendto(str(time.monotonic()).encode(), (sys.argv[1], int(sys.argv[2])))\n"
+        "    time.sleep(0.05)"
+    )
+    with hosts.network("first") as network, socket.socket(type=socket.SOCK_DGRAM) as heard:
+        more = [f"more-{number}" for number in range(8)]
+        for name in more:
+            network.plug_in(name)
+        heard.bind((network.address, 0))
+        heard.settimeout(10)
+        words = [sys.executable, "-c", program, network.address, str(heard.getsockname()[1])]
+        network.hosts["first"].run(words, {"PATH": os.environ["PATH"]}, tmp_path, tmp_path / "log")
+        for name in more:
+            eventually(lambda: heard.recv(99), what="it is heard")
+            network.unplug(name)
+            since = time.monotonic()
+            eventually(lambda since=since: float(heard.recv(99)) > since, what="it is heard again")

@@ -20,6 +20,8 @@ from tests.support.waiting import eventually
 
 PROGRAMS = ("ip", "unshare", "nsenter")
 NETWORK = "10.{first}.{second}"
+HARDWARE = "02:00:00:00:00:01"
+"""Address of each bridge; bridges do not see each other."""
 FIRST, LAST = 11, 250
 """The hosts' places in it."""
 
@@ -148,7 +150,9 @@ class Network:
 
     def begin(self) -> None:
         self._clear()
-        _ip("link", "add", self._bridge, "type", "bridge")
+        # Its own for good. A bridge takes the lowest hardware address of its cables, another one when hosts come and go, and
+        # all others then send to the one that they have learnt, for a minute and more.
+        _ip("link", "add", self._bridge, "address", HARDWARE, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
 

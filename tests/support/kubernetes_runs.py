@@ -278,6 +278,8 @@ def gated(
         try:
             yield Gated(run, cluster, gates, warehouse_url)
         except Exception as error:
+            for one in run.store.drivers(run.run.run_id):
+                error.add_note(f"{one.group} {one.incarnation} because {one.reason}; ended: {one.error}")
             for log in sorted((cluster.nodes.folder / "pods").glob("*/log")):
                 error.add_note(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-2000:]}")
             raise
