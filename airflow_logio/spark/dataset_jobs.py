@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial, reduce
 from itertools import chain
 from typing import Any
@@ -12,18 +13,20 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace
 
+from airflow_logio import errors
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.arrow_tables import INSET_ID, check_kept
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable, OperatorFailed
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable, OperatorFailed
 from airflow_logio.spark import spark_files
 from airflow_logio.spark.engine import task_slots
 from airflow_logio.spark.published_places import COPYING, Copy, copied_by_spark
 from airflow_logio.spark.schemas import arrow_schema_of, check_columns, in_utc, parsed, schema_of
 from airflow_logio.systems.payloads import EpochPayloads, task_files
+from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order
-from airflow_logio.systems.payloads.payload_store import HIDDEN
+from airflow_logio.systems.payloads.storage import HIDDEN
 
 BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
@@ -60,7 +63,9 @@ def materialized(
     except OperatorFailed as error:  # what is evaluated as one may have another name
         raise OperatorFailed(f"{where}: {error}") from error
     kept = frame.drop(*partition_by) if partition_by else frame
-    files = None if partition_by else spark_files.written(payloads, purpose, frame, mode)
+    files = None
+    if not partition_by and payloads.files.by_spark:
+        files = spark_files.written(payloads, purpose, frame, mode)
     if files is None:
         files = written_files(payloads, purpose, frame, partition_by, mode=mode)
     places = schema_of(frame.select(*partition_by)) if partition_by else ""
@@ -173,13 +178,23 @@ def _written(
     crash_here(CrashPoint.BEFORE_DATASET_JOB)
     try:
         lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
+        _check_written(lines)
     except Exception:
         payloads.drop_folder(folder)  # each attempt has its own, and the store may be full
         raise
     crash_here(CrashPoint.AFTER_DATASET_JOB)
     files = [data_file(line) for line in lines]
-    check_seen(payloads.root, files)
+    check_seen(payloads.files, files)
     return files
+
+
+def _check_written(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raises what a task says that could not write; what waiting does not mend comes first."""
+    failed = [line for line in lines if line["error"]]
+    if failed:
+        first = min(failed, key=lambda line: line["error"] == LogUnavailable.__name__)
+        kind: type[LogioError] = getattr(errors, first["error"])
+        raise kind(first["said"])
 
 
 def _without_places(frame: SparkFrame) -> SparkFrame:
@@ -223,12 +238,12 @@ def written_by_driver(
     folder = payloads.new_folder(purpose)
     batches = _batches(in_utc(first.schema), chain([first], given))
     try:
-        lines = list(task_files.written(payloads.root, folder, (), batches, BYTES_PER_FILE))
+        lines = task_files.new_files(payloads.files, folder, (), batches, BYTES_PER_FILE)
     except (ConnectionError, TimeoutError):  # of where the records come from
         raise
     except OSError as error:
         raise LogUnavailable(f"{payloads}: {type(error).__name__}: {error}") from error
-    files = in_order([data_file(line) for batch in lines for line in batch.to_pylist()])
+    files = in_order([data_file(line) for line in task_files.lines_of(lines).to_pylist()] if lines else [])
     return payloads.put(where, purpose, Manifest(schema_of(empty), arrow_schema_of(empty), files))
 
 
@@ -260,14 +275,14 @@ def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, 
     files = [
         replace(file, path=f"{folder}/{place:05d}-{uuid.uuid4().hex}.parquet") for place, file in enumerate(sources)
     ]  # in the same order
-    if dataset.nbytes <= DRIVER_BYTES:
+    if dataset.nbytes <= DRIVER_BYTES or payloads.files.copies_itself:
         payloads.copy(sources, files)
     else:
         try:
-            copied_by_spark(session, purpose, _copies(payloads.root, sources, files), COPYING)
+            copied_by_spark(session, purpose, _copies(payloads.files, sources, files), COPYING)
         except OSError as error:
             raise LogUnavailable(f"{payloads}: {error}") from error
-        check_seen(payloads.root, files)
+        check_seen(payloads.files, files)
     payloads.settle(folder)
     crash_here(CrashPoint.AFTER_DATASET_JOB)
     made = payloads.put(where, purpose, replace(dataset.manifest, files=in_order(files)))
@@ -275,9 +290,9 @@ def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, 
     return made
 
 
-def _copies(root: str, sources: Sequence[DataFile], targets: Sequence[DataFile]) -> list[Copy]:
+def _copies(files: DataFiles, sources: Sequence[DataFile], targets: Sequence[DataFile]) -> list[Copy]:
     return [
-        Copy(os.path.join(root, source.path), os.path.join(root, target.path), source.size, source.footer, HIDDEN)
+        Copy(files.location(source.path), files.location(target.path), source.size, source.footer, HIDDEN)
         for source, target in zip(sources, targets, strict=True)
     ]
 
@@ -303,16 +318,18 @@ def frame_of_all(
         if dataset.manifest.schema != schema_json:
             raise LogInconsistent(f"the dataset of {dataset.where} has other columns than those before it")
     schema = StructType.fromJson(parsed(schema_json))
-    # Whatever file system Spark takes names for that have none.
-    paths = [
-        f"file://{path}"
-        for dataset in datasets
-        for path in dataset.paths()
-        if wanted is None or wanted(path, dataset.where)
-    ]
+    paths, options = [], dict(_READ_OPTIONS)
+    for dataset in datasets:
+        dataset.check()
+        options |= dataset.files.spark_options()
+        paths += [
+            dataset.files.spark_path(file.path)
+            for file, path in zip(dataset.manifest.files, dataset.file_paths(), strict=True)
+            if wanted is None or wanted(path, dataset.where)
+        ]
     if not paths:
         return session.createDataFrame([], schema)
-    return session.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
+    return session.read.schema(schema).options(**options).parquet(*paths)
 
 
 def frame_of_table(session: Any, table: pa.Table) -> SparkFrame:
@@ -404,11 +421,17 @@ def _greeted(root: str, path: str) -> bool:
         return False
 
 
-def check_seen(root: str, files: Sequence[DataFile]) -> None:
+def check_seen(files: DataFiles, written: Sequence[DataFile]) -> None:
     """Raises `ConfigurationError` for a file that an executor has written where the driver does not see it."""
-    for file in files:
-        path = os.path.join(root, file.path)
-        if not os.path.isfile(path) or os.path.getsize(path) != file.size:
+
+    def seen(file: DataFile) -> int:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return files.size(file.path)
+        return -1
+
+    for file, size in zip(written, files.each(seen, written), strict=True):
+        if size != file.size:
             raise ConfigurationError(
-                f"an executor has written {path} ({file.size:,} bytes), and the driver does not see it so. {_ONE_PATH}"
+                f"an executor has written {files.location(file.path)} ({file.size:,} bytes), and the driver does not see it "
+                f"so. {_ONE_PATH}"
             )

@@ -25,7 +25,8 @@ from airflow_logio.spark.published_places import (
     PublishedPlace,
 )
 from airflow_logio.systems.payload_roots import is_local, local_path
-from airflow_logio.systems.payloads import task_files
+from airflow_logio.systems.payloads.data_files import footer_checksum
+from airflow_logio.systems.payloads.local_files import sync
 from airflow_logio.systems.payloads.storage import NO_LINKS, make_durable
 
 
@@ -68,7 +69,7 @@ class LocalPlace(PublishedPlace):
         for name in names:
             with suppress(FileExistsError), open(os.path.join(records, name), "xb"):
                 pass
-        task_files.sync(records)
+        sync(records)
 
     def put_receipt(self, names: ActionNames, receipt: bytes, folder: str = RECEIPTS) -> None:
         folder, name = os.path.join(self._folder, folder), names.receipt_name
@@ -78,7 +79,7 @@ class LocalPlace(PublishedPlace):
             file.flush()
             os.fsync(file.fileno())
         os.replace(hidden, path)
-        task_files.sync(folder)
+        sync(folder)
 
     def put_files(self, where: str, plan: Publication, sources: Sequence[str], job: CopyJob) -> None:
         """By links, and by a job of copies where there are none."""
@@ -93,7 +94,7 @@ class LocalPlace(PublishedPlace):
             crash_here(CrashPoint.IN_PLACING)
             self._check(unlinked)
         for folder in {os.path.dirname(copy.target) for copy in copies}:
-            task_files.sync(folder)
+            sync(folder)
 
     def may_remove(self, folder: str) -> bool:
         return os.access(os.path.join(self._folder, folder), os.W_OK | os.X_OK)
@@ -215,7 +216,7 @@ def _is_there(copy: Copy) -> bool:
         found = os.stat(copy.target)
         if os.path.samestat(found, os.stat(copy.source)):
             return True
-        return found.st_size == copy.size and task_files.footer_checksum(copy.target, copy.size) == copy.footer
+        return found.st_size == copy.size and footer_checksum(copy.target, copy.size) == copy.footer
     return False
 
 

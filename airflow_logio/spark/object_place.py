@@ -27,7 +27,8 @@ from airflow_logio.spark.published_places import (
     Publication,
     PublishedPlace,
 )
-from airflow_logio.systems.payloads.task_files import blocks, footer_of
+from airflow_logio.systems.payloads.data_files import footer_of
+from airflow_logio.systems.payloads.task_files import blocks
 
 _MOST_BYTES_OF_A_KEY = 1024
 _MOST_BYTES_OF_AN_OBJECT = 10_000 * 10 * 2**20

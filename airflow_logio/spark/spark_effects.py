@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,6 +16,7 @@ from airflow_logio.spark.dataset_jobs import written_files
 from airflow_logio.spark.schemas import arrow_schema_of, check_columns, schema_of
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads import EpochPayloads
+from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset, metadata_of
 from airflow_logio.systems.payloads.manifests import (
     EFFECT_SUFFIX,
@@ -71,7 +71,7 @@ def store_frame(
         check_order_column(frame, ordered_by)
         frame = frame.sort(f"`{ordered_by}`")
     written = written_files(payloads, purpose, frame, most_bytes=bytes_per_event)
-    files = in_order(written) if ordered_by is None else in_proven_order(payloads.root, written, ordered_by)
+    files = in_order(written) if ordered_by is None else in_proven_order(payloads.files, written, ordered_by)
     putting = put_effect(
         payloads, port, action_id, files, schema_of(frame), arrow_schema_of(frame), bytes_per_event, named=named
     )
@@ -172,12 +172,13 @@ def check_order_column(frame: SparkFrame, column: str) -> None:
         )
 
 
-def in_proven_order(root: str, files: Iterable[DataFile], column: str) -> list[DataFile]:
+def in_proven_order(store: DataFiles, files: Sequence[DataFile], column: str) -> list[DataFile]:
     """The files in the order of `column`. Raises `OperatorFailed` for nulls, and if files overlap in more than a bound.
 
     If there is an order in which no file begins before the one before it ends, it is that of their bounds.
     """
-    found = sorted((_bounds(os.path.join(root, file.path), column), file.path, file) for file in files)
+    bounds = store.each(lambda file: _bounds(store.location(file.path), column), files)
+    found = sorted((span, file.path, file) for span, file in zip(bounds, files, strict=True))
     _check_follow([bounds for bounds, _, _ in found], column, "files")
     return [file for _, _, file in found]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,9 @@ import pyarrow as pa
 from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
 from airflow_logio.store.rules.row_forms import Reference
+from airflow_logio.systems.payloads.data_files import DataFiles
+from airflow_logio.systems.payloads.file_roots import data_files, located
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest
-from airflow_logio.systems.payloads.task_files import footer_checksum
 
 MAX_TABLE_BYTES = 256 * 2**20
 """The largest dataset, in bytes of its files, that a driver takes into its memory as one table."""
@@ -24,17 +25,19 @@ BATCH_BYTES = 16 * 2**20
 """The most that is in memory of a dataset that is read in batches, before it is converted; one record may be larger."""
 
 
-def metadata_of(path: str, where: str) -> Any:
+def metadata_of(location: str, where: str) -> Any:
     """The footer of a Parquet file of the payload store, as Arrow has it; `where` names what the file is of.
 
     Raises `LogInconsistent` if there is none, `LogUnavailable` if the store does not answer.
     """
     import pyarrow.parquet as pq
 
+    files, path = located(location)
     try:
-        return pq.read_metadata(path)
+        with files.open(path) as file:
+            return pq.read_metadata(file)
     except (FileNotFoundError, pa.ArrowException) as error:
-        raise LogInconsistent(f"{where}: {path} is missing or damaged: {error}") from error
+        raise LogInconsistent(f"{where}: {location} is missing or damaged: {error}") from error
     except OSError as error:
         raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
 
@@ -52,7 +55,7 @@ class ColumnSpan:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`where` names what it is the body of, for errors; `root` is the folder of the payload store."""
+    """`where` names what it is the body of, for errors; `root` is that of the payload store, as `data_files` takes it."""
 
     where: str
     root: str
@@ -70,35 +73,39 @@ class Dataset:
         return self.manifest.size
 
     def paths(self) -> Sequence[str]:
-        """The absolute paths of its files, after a look at each. Raises as `check`."""
+        """Where its files are (`DataFiles.location`), after a look at each. Raises as `check`."""
         self.check()
         return self.file_paths()
 
     def file_paths(self) -> Sequence[str]:
-        """The absolute paths of its files, without a look at them."""
+        """Where its files are, without a look at them."""
         return [self._path(file) for file in self.manifest.files]
 
     def check(self) -> None:
         """Compare files with the manifest: bytes and footer. Raises `LogInconsistent`, `LogUnavailable`."""
-        for file in self.manifest.files:
-            self._check(file)
+        for _ in self.files.each(self._check, self.manifest.files):
+            pass
 
     def _check(self, file: DataFile) -> None:
-        path = self._path(file)
         try:
-            size = os.path.getsize(path)
-            footer = footer_checksum(path, size) if size == file.size else None
+            footer = self.files.footer(file.path, file.size)
         except FileNotFoundError:
             raise LogInconsistent(
-                f"the dataset of {self.where} has lost a file: {path} is missing. Put it back, or start a fresh run"
+                f"the dataset of {self.where} has lost a file: {self._path(file)} is missing. Put it back, or start a "
+                "fresh run"
             ) from None
         except OSError as error:
-            raise LogUnavailable(f"the payload store {self.root}: {type(error).__name__}: {error}") from error
+            raise self.files.told(error) from error
         if footer != file.footer:
             raise LogInconsistent(
-                f"the dataset of {self.where} is damaged: {path} is not the file that its manifest names "
+                f"the dataset of {self.where} is damaged: {self._path(file)} is not the file that its manifest names "
                 f"({file.size:,} bytes, footer {file.footer:08x}). Put that back, or start a fresh run"
             )
+
+    @property
+    def files(self) -> DataFiles:
+        """Those of its payload store."""
+        return data_files(self.root)
 
     @cached_property
     def table(self) -> pa.Table:
@@ -116,11 +123,10 @@ class Dataset:
             )
         schema = self.manifest.arrow_schema()
         tables = [schema.empty_table()]
-        for path, file in zip(self.paths(), self.manifest.files, strict=True):
-            try:
-                table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
-            except (pa.ArrowException, OSError) as error:
-                raise self._damaged(path, str(error)) from error
+        self.check()
+        for file in self.manifest.files:
+            with self._reading(file), self.files.open(file.path) as opened:
+                table = pq.read_table(opened, page_checksum_verification=True, partitioning=None)
             self._check_records(file, table.num_rows)
             tables.append(table.cast(schema))
         return uniform(pa.concat_tables(tables))
@@ -160,19 +166,26 @@ class Dataset:
         import pyarrow.parquet as pq
 
         self._check(file)
-        path, schema, found = self._path(file), self.manifest.arrow_schema(), 0
+        schema, found = self.manifest.arrow_schema(), 0
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        try:
-            # Neither whole row groups nor whole columns are fetched ahead.
-            with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=2**20) as opened:
-                size = _batch_records(opened.metadata)
-                for batch in opened.iter_batches(batch_size=size, columns=columns, use_threads=False):
-                    yield first + found, uniform(pa.Table.from_batches([batch]).cast(schema))
-                    found += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise self._damaged(path, str(error)) from error
+        # Neither whole row groups nor whole columns are fetched ahead.
+        how: Mapping[str, Any] = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 2**20}
+        with self._reading(file), self.files.open(file.path) as source, pq.ParquetFile(source, **how) as opened:
+            size = _batch_records(opened.metadata)
+            for batch in opened.iter_batches(batch_size=size, columns=columns, use_threads=False):
+                yield first + found, uniform(pa.Table.from_batches([batch]).cast(schema))
+                found += batch.num_rows
         self._check_records(file, found)
+
+    @contextmanager
+    def _reading(self, file: DataFile) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and not self.files.is_of_content(error):
+                raise self.files.told(error) from error
+            raise self._damaged(self._path(file), str(error)) from error
 
     def _check_records(self, file: DataFile, found: int) -> None:
         if found != file.records:
@@ -182,7 +195,7 @@ class Dataset:
         return LogInconsistent(f"the dataset of {self.where} is damaged: {path}: {how}")
 
     def _path(self, file: DataFile) -> str:
-        return os.path.join(self.root, file.path)
+        return self.files.location(file.path)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,7 +19,9 @@ from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.calls import CallWatch, Wait
 from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
+from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.file_roots import data_files
 from airflow_logio.systems.payloads.manifests import (
     SUFFIX,
     DataFile,
@@ -32,8 +33,8 @@ from airflow_logio.systems.payloads.manifests import (
     manifest_of,
     stored_frame_of,
 )
-from airflow_logio.systems.payloads.storage import LocalStorage, ObjectStorage, Storage, linked, make_durable
-from airflow_logio.systems.payloads.task_files import copied_file, sealed_files, sync
+from airflow_logio.systems.payloads.storage import LocalStorage, Storage
+from airflow_logio.systems.payloads.task_files import FileLine, sealed_files
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,15 @@ T = TypeVar("T")
 INLINE_BYTES = 2**20
 """Bodies up to this size are in the log; larger ones in the payload store, if there is one."""
 
-HIDDEN = ".copy-"
-"""What the name of a copy begins with until it is whole."""
 _BLOCK = 2**20
+
+
+def _storage_of(root: str) -> Storage:
+    if is_local(root):
+        return LocalStorage(local_path(root))
+    from airflow_logio.systems.payloads.object_storage import ObjectStorage
+
+    return ObjectStorage(root)
 
 
 class Payloads:
@@ -52,8 +59,7 @@ class Payloads:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        local = is_local(root)
-        self._storage: Storage = LocalStorage(local_path(root)) if local else ObjectStorage(root)
+        self._storage = _storage_of(root)
 
     def __str__(self) -> str:
         return f"payload store {shown(self._root)}"
@@ -79,9 +85,9 @@ class Payloads:
 
     def dataset(self, where: str, ref: str) -> Dataset:
         """The dataset whose manifest `ref` names; none of its files is looked at. Raises as `load`, `ConfigurationError`."""
-        check_shared(self._root)
+        root = self.data_root()
         manifest = manifest_of(where, self.load(where, ref))
-        return Dataset(where, str(local_path(self._root)), Reference.parse(where, ref), manifest)
+        return Dataset(where, root, Reference.parse(where, ref), manifest)
 
     def table(self, where: str, ref: str) -> pa.Table:
         """The records of a body or a dataset. Raises as `load`, and `OperatorFailed` for a dataset too large for a table."""
@@ -163,9 +169,8 @@ class Payloads:
             paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
             files = self._files_of(paths)
             self._storage.remove(files)
-            for folder in {PurePosixPath(file).parent for file in files}:  # empty after the last of its datasets
-                with suppress(OSError):
-                    (Path(self.shared_folder()) / folder).rmdir()
+            # Empty after the last of its datasets.
+            self._storage.drop_folders({str(PurePosixPath(file).parent) for file in files})
             self._storage.remove(paths)
 
     def manifest(self, path: str) -> Manifest | None:
@@ -196,27 +201,26 @@ class Payloads:
                 found += stored.own_files()
         return [file.path for file in found]
 
-    def shared_folder(self) -> str:
-        """The root as a folder. Raises `ConfigurationError` if it is none."""
+    def data_root(self) -> str:
+        """The root as `data_files` takes it. Raises `ConfigurationError` if datasets cannot be there."""
         check_shared(self._root)
-        return str(local_path(self._root))
+        return str(local_path(self._root)) if is_local(self._root) else self._root
 
     def make_folder(self, path: str) -> None:
         """Make a folder below the root, durable."""
         with self._translated():
-            make_durable(Path(self.shared_folder()) / path)
+            self._storage.make_folder(path)
 
     def settle_folder(self, path: str) -> None:
-        """The names in a folder below the root are on the disk when this returns."""
+        """The names in a folder below the root are durable when this returns."""
         with self._translated():
-            sync(str(Path(self.shared_folder()) / path))
+            self._storage.settle_folder(path)
 
     def link(self, paths: Iterable[str], folder: str) -> None:
         """Give files a second name each, in a folder. Raises `LogInconsistent` for one that is missing, `LogUnavailable`."""
-        root = Path(self.shared_folder())
         with self._translated():
             try:
-                linked([root / path for path in paths], root / folder)
+                self._storage.link(paths, folder)
             except FileNotFoundError as error:
                 raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
@@ -225,19 +229,17 @@ class Payloads:
 
         Raises as `link`.
         """
-        root = self.shared_folder()
         with self._translated():
             try:
-                for file, target in zip(files, targets, strict=True):
-                    copied_file(os.path.join(root, file.path), os.path.join(root, target.path), file.size, HIDDEN)
+                self._storage.copy((file.path, to.path, file.size) for file, to in zip(files, targets, strict=True))
             except FileNotFoundError as error:
                 raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
-    def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
+    def sealed(self, mode: int, paths: Sequence[str]) -> list[FileLine]:
         """As `task_files.sealed_files`. Raises `LogUnavailable`, and `OperatorFailed` for a footer that cannot be read."""
         with self._translated():
             try:
-                return sealed_files(self.shared_folder(), mode, paths)
+                return sealed_files(self.data_root(), mode, paths)
             except pa.ArrowException as error:
                 raise OperatorFailed(
                     f"Spark has written files whose footers cannot be read: {error}. Does the cluster encrypt them "
@@ -379,8 +381,13 @@ class EpochPayloads:
 
     @property
     def root(self) -> str:
-        """The folder that driver and executors share. Raises `ConfigurationError` if the store is none."""
-        return self._payloads.shared_folder()
+        """As `Payloads.data_root`."""
+        return self._payloads.data_root()
+
+    @property
+    def files(self) -> DataFiles:
+        """Those of datasets, as tasks reach them."""
+        return data_files(self.root)
 
     def new_folder(self, purpose: str) -> str:
         """A new folder for the files of one attempt of a job, durable; its path below the root."""
@@ -411,7 +418,7 @@ class EpochPayloads:
         manifest = dataset.manifest
         return self.put(where, purpose, replace(manifest, files=in_order(files)))
 
-    def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
+    def sealed(self, mode: int, paths: Sequence[str]) -> list[FileLine]:
         """As `Payloads.sealed`."""
         return self._patiently("sealing files", lambda: self._payloads.sealed(mode, paths))
 

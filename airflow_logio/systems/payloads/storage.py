@@ -1,4 +1,4 @@
-"""Where payloads lie: a folder, or an object store of fsspec. Files are written once, and durable when closed."""
+"""Port: where payloads lie, as drivers reach them, and a folder behind it. Files are written once, durable when closed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import fsspec
+from airflow_logio.systems.payloads.task_files import copied_file
 
-from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.payload_roots import redacted, shown
+HIDDEN = ".copy-"
+"""What the name of a copy begins with until it is whole."""
 
 
 class Storage(ABC):
@@ -46,6 +46,29 @@ class Storage(ABC):
     @abstractmethod
     def prune(self, folder: str) -> None:
         """Remove a folder and those below it that hold no file, where folders are things of their own."""
+
+    # --- datasets -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def make_folder(self, path: str) -> None:
+        """A folder for files that tasks write; durable, where folders are things of their own."""
+
+    @abstractmethod
+    def settle_folder(self, path: str) -> None:
+        """The names in a folder are durable when this returns."""
+
+    @abstractmethod
+    def drop_folders(self, paths: Iterable[str]) -> None:
+        """Remove those of the folders that are empty, as `prune` does."""
+
+    @abstractmethod
+    def link(self, paths: Iterable[str], folder: str) -> None:
+        """Give durable files that never change a second name each, in a folder that was made, where they have the same last
+        part; durable. It costs no bytes where that can be. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def copy(self, copies: Iterable[tuple[str, str, int]]) -> None:
+        """Copy files of known sizes (path, another path, bytes), durable, whole or not at all. Raises FileNotFoundError."""
 
 
 # --- a folder ---------------------------------------------------------------------------------------------------------
@@ -96,6 +119,25 @@ class LocalStorage(Storage):
         for where, _, _ in os.walk(self._root / folder, topdown=False):
             with contextlib.suppress(OSError):  # not empty, or removed by another process
                 os.rmdir(where)
+
+    def make_folder(self, path: str) -> None:
+        make_durable(self._root / path)
+
+    def settle_folder(self, path: str) -> None:
+        _sync(self._root / path)
+
+    def drop_folders(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                (self._root / path).rmdir()
+
+    def link(self, paths: Iterable[str], folder: str) -> None:
+        linked([self._root / path for path in paths], self._root / folder)
+
+    def copy(self, copies: Iterable[tuple[str, str, int]]) -> None:
+        """They look as files of a published folder."""
+        for source, target, size in copies:
+            copied_file(os.path.join(self._root, source), os.path.join(self._root, target), size, HIDDEN)
 
 
 def _create(target: Path) -> int:
@@ -150,62 +192,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- an object store --------------------------------------------------------------------------------------------------
-
-
-class ObjectStorage(Storage):
-    """Objects of any file system that fsspec reaches: an object is durable when it is closed.
-
-    Raises `ConfigurationError` if there is no such file system, or the library that reaches it is not installed.
-    """
-
-    def __init__(self, root: str) -> None:
-        try:
-            self._files, base = fsspec.core.url_to_fs(root)
-        except (ImportError, ValueError) as error:
-            # Not chained: the cause may repeat the URL, credentials included.
-            raise ConfigurationError(
-                f"the payload store {shown(root)} cannot be opened: {redacted(str(error), root)}"
-            ) from None
-        self._base = str(base).rstrip("/")
-
-    @contextmanager
-    def create(self, path: str) -> Iterator[Any]:
-        target = f"{self._base}/{path}"
-        self._files.invalidate_cache()
-        if self._files.exists(target):
-            raise FileExistsError(path)
-        self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
-        handle = self._files.open(target, "wb")
-        try:
-            yield handle
-            handle.close()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                handle.close()
-            with contextlib.suppress(Exception):
-                self._files.rm_file(target)
-            raise
-
-    @contextmanager
-    def open(self, path: str) -> Iterator[Any]:
-        with self._files.open(f"{self._base}/{path}", "rb") as handle:
-            yield handle
-
-    def remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.rm_file(f"{self._base}/{path}")
-
-    def find(self, folder: str) -> list[str]:
-        self._files.invalidate_cache()
-        try:
-            found = self._files.find(f"{self._base}/{folder}")
-        except FileNotFoundError:
-            return []
-        return [str(path)[len(self._base) + 1 :] for path in found]
-
-    def prune(self, folder: str) -> None:
-        """An object store has no folders; other file systems keep theirs, empty."""

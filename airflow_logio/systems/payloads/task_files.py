@@ -8,13 +8,18 @@ from __future__ import annotations
 import os
 import stat
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pyarrow as pa
+
+from airflow_logio.errors import LogioError
+from airflow_logio.systems.payload_roots import is_local
+from airflow_logio.systems.payloads.data_files import DataFiles, footer_checksum
+from airflow_logio.systems.payloads.file_roots import data_files, located
+from airflow_logio.systems.payloads.local_files import sync
 
 MAX_PARTITIONS = 256
 """Partitions that one task may write to: it has a file open for each."""
@@ -22,8 +27,10 @@ OWNER_ONLY, AS_PUBLISHED = 0o600, 0o666
 """Modes of files of the payload store: of all, and of those that get a second name in a published folder (ADR-91)."""
 PIECES_PER_FILE = 8
 """A file with a limit is written in at least so many pieces, each a row group, if its records do not fit one by one."""
-RESULT = "path string, size long, records long, footer long, partition string"
-"""The schema of what a writing task returns."""
+RESULT = "path string, size long, records long, footer long, partition string, error string, said string"
+"""The schema of what a writing task returns: a line for each file, or one with the name of an error, and what it says."""
+FileLine = tuple[str, int, int, int, str]
+"""Path, bytes, records, checksum of the footer and partition of a file."""
 COPIED = "path string"
 """The schema of what a copying task returns."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f").union(map(chr, range(32)))
@@ -111,38 +118,63 @@ def written(
     most_bytes: int | None = None,
     mode: int = OWNER_ONLY,
 ) -> Iterator[pa.RecordBatch]:
-    """Write the batches of one task attempt to new files of ``root/folder``; yield a line for each, durable by then.
+    """Write the batches of one task attempt to new files of a folder, as `new_files`; yield a line for each, durable by then.
+
+    What is wrong with a store that says so itself (`LogioError`) is in a line: Spark would try a task that raises again at
+    once. Raises otherwise as `new_files`.
+    """
+    given = iter(batches)
+    try:
+        lines = new_files(data_files(root), folder, partition_by, given, most_bytes, mode)
+    except LogioError as error:
+        for _ in given:  # Spark waits for that
+            pass
+        yield failed_line(error)
+    else:
+        if lines:
+            yield lines_of(lines)
+
+
+def new_files(
+    files: DataFiles,
+    folder: str,
+    partition_by: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    most_bytes: int | None = None,
+    mode: int = OWNER_ONLY,
+) -> list[FileLine]:
+    """Write batches to new files of a folder; what there is to say of each, durable by then.
 
     A file that would become larger than `most_bytes` ends, and another one begins: one piece of records may be more. Files
     have `mode`, less the umask: those that will be published look as readers are to see them, in a folder for its owner only.
-    Nothing is written for a task without records. Raises OSError, `NotText`, `TooManyPartitions`.
+    Nothing is written if there are no records, and nothing is left if this raises: OSError, `LogioError` of a store that says
+    what is wrong, `NotText`, `TooManyPartitions`.
     """
-    target = os.path.join(root, folder)
-    files: dict[tuple[str, ...], _OpenFile] = {}
+    begun: dict[tuple[str, ...], _OpenFile] = {}
     whole: list[_OpenFile] = []
     try:
         for batch in batches:
             check_text(batch)
             for piece in _pieces(batch, most_bytes):
                 for partition, records in _parts(piece, partition_by):
-                    file = files.get(partition)
+                    file = begun.get(partition)
                     if file is not None and most_bytes is not None and not file.has_room(records, most_bytes):
                         whole.append(file.closed())
-                        del files[partition]
+                        del begun[partition]
                         file = None
                     if file is None:
-                        _check_partitions(files, partition_by)
-                        file = files[partition] = _OpenFile(target, records.schema, partition, mode)
+                        _check_partitions(begun, partition_by)
+                        file = begun[partition] = _OpenFile(files, folder, records.schema, partition, mode)
                     file.write(records)
-        whole += [file.closed() for file in files.values()]
+        whole += [file.closed() for file in begun.values()]
+        if whole:
+            files.settle(folder)
     except BaseException:
-        for file in (*whole, *files.values()):
+        for file in (*whole, *begun.values()):
             file.discard()
         raise
-    if whole:
-        sync(target)
-        lines = [file.line for file in whole]
-        yield lines_of([(f"{folder}/{name}", size, count, crc, part) for name, size, count, crc, part in lines])
+    lines = [file.line for file in whole]
+    return [(f"{folder}/{name}", size, count, crc, part) for name, size, count, crc, part in lines]
 
 
 def _pieces(batch: pa.RecordBatch, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
@@ -162,24 +194,21 @@ def _check_partitions(files: dict[Any, Any], partition_by: Sequence[str]) -> Non
 
 
 class _OpenFile:
-    def __init__(self, folder: str, schema: pa.Schema, partition: tuple[str, ...], mode: int) -> None:
+    def __init__(self, files: DataFiles, folder: str, schema: pa.Schema, partition: tuple[str, ...], mode: int) -> None:
         import pyarrow.parquet as pq
 
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         self._partition = partition
         self._records = self._given = 0
-        self._name = f"{uuid.uuid4().hex}.parquet"
-        self._path = os.path.join(folder, self._name)
-        self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
+        self._name, self._file = files.create(folder, mode)
         self._writer = pq.ParquetWriter(
-            self._file, schema, compression="zstd", compression_level=1, write_page_checksum=True
+            self._file.stream, schema, compression="zstd", compression_level=1, write_page_checksum=True
         )
-        self.line: tuple[str, int, int, int, str] = ("", 0, 0, 0, "")
+        self.line: FileLine = ("", 0, 0, 0, "")
         """Name, bytes, records, footer and partition, once it is closed."""
 
     def has_room(self, records: pa.RecordBatch, most_bytes: int) -> bool:
         """Whether it stays within `most_bytes` with these, if they are compressed as well as those before."""
-        size = self._file.tell()
+        size = self._file.stream.tell()
         return bool(size + records.nbytes * size / max(1, self._given) <= most_bytes)
 
     def write(self, records: pa.RecordBatch) -> None:
@@ -190,25 +219,19 @@ class _OpenFile:
     def closed(self) -> _OpenFile:
         """Itself, durable."""
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        size = os.path.getsize(self._path)
-        partition = _SEPARATOR.join(self._partition)
-        self.line = self._name, size, self._records, footer_checksum(self._path, size), partition
+        size, footer = self._file.finished()
+        self.line = self._name, size, self._records, footer, _SEPARATOR.join(self._partition)
         return self
 
     def discard(self) -> None:
-        """What cannot be removed is named by no manifest, so that the sweep finds it."""
-        with suppress(OSError):
-            os.unlink(self._path)
-        for handle in (self._writer, self._file):
+        self._file.discard()
+        for handle in (self._writer, self._file.stream):
             with suppress(Exception):  # on a full disk, neither footer nor buffer can be written
                 handle.close()
 
 
-def lines_of(lines: Sequence[tuple[str, int, int, int, str]]) -> pa.RecordBatch:
-    """Path, bytes, records, checksum of the footer and partition of each file, as `RESULT` has them."""
+def lines_of(lines: Sequence[FileLine]) -> pa.RecordBatch:
+    """The lines as `RESULT` has them."""
     paths, sizes, records, footers, partitions = zip(*lines, strict=True)
     return pa.record_batch(
         {
@@ -217,8 +240,17 @@ def lines_of(lines: Sequence[tuple[str, int, int, int, str]]) -> pa.RecordBatch:
             "records": pa.array(records, pa.int64()),
             "footer": pa.array(footers, pa.int64()),
             "partition": pa.array(partitions, pa.string()),
+            "error": pa.array([""] * len(lines), pa.string()),
+            "said": pa.array([""] * len(lines), pa.string()),
         }
     )
+
+
+def failed_line(error: LogioError) -> pa.RecordBatch:
+    """The only line of a task that could not write."""
+    nothing = lines_of([("", 0, 0, 0, "")])
+    line = nothing.to_pylist()[0] | {"error": type(error).__name__, "said": f"a task cannot write: {error}"}
+    return pa.RecordBatch.from_pylist([line], nothing.schema)
 
 
 def _parts(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
@@ -268,20 +300,6 @@ def _escaped(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
 
 
-def footer_checksum(path: str, size: int) -> int:
-    """CRC-32 of the footer of a Parquet file: the last 8 bytes are its length and the magic."""
-    with open(path, "rb") as file:
-        return footer_of(file, size)
-
-
-def footer_of(file: Any, size: int) -> int:
-    """As `footer_checksum`, of an open file of `size` bytes."""
-    file.seek(max(size - 8, 0))
-    length = min(int.from_bytes(file.read(4), "little") + 8, size)
-    file.seek(size - length)
-    return zlib.crc32(file.read(length))
-
-
 # --- copying ----------------------------------------------------------------------------------------------------------
 
 
@@ -296,14 +314,21 @@ def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def blocks(source: str, size: int) -> Iterator[bytes]:
-    """What a file of `size` bytes has. Raises OSError, also if it turns out to have more or less."""
+    """What a file of `size` bytes has, given its location. Raises OSError, also if it turns out to have more or less."""
     read = 0
-    with open(source, "rb") as file:
+    with _opened(source) as file:
         while block := file.read(_BLOCK):
             yield block
             read += len(block)
     if read != size:
         raise OSError(f"{source} has {read:,} bytes, its manifest says {size:,}")
+
+
+def _opened(source: str) -> AbstractContextManager[Any]:
+    if is_local(source):
+        return open(source, "rb")
+    files, path = located(source)
+    return files.open(path)
 
 
 def copied_file(source: str, target: str, size: int, beginning: str) -> str:
@@ -328,15 +353,6 @@ def copied_file(source: str, target: str, size: int, beginning: str) -> str:
     return target
 
 
-def sync(folder: str) -> None:
-    """New names in a folder are on the disk when this returns."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # --- files that Spark's own writer has made (ADR-95) ------------------------------------------------------------------
 
 PROBE = ".mode-"
@@ -359,7 +375,7 @@ def sealed(root: str, mode: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
         yield lines_of(lines)
 
 
-def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
+def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[FileLine]:
     """As `sealed`, for files that are all in one folder, side by side: a line each. The driver calls it for few files."""
     if not paths:
         return []
@@ -369,7 +385,7 @@ def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[tuple[str, 
         return [line for line in lines if line is not None]
 
 
-def _sealed(root: str, path: str, mode: int) -> tuple[str, int, int, int, str] | None:
+def _sealed(root: str, path: str, mode: int) -> FileLine | None:
     full = os.path.join(root, path)
     try:
         with open(full, "rb") as file:

@@ -92,7 +92,7 @@ def test_a_store_that_is_full_for_a_while_is_waited_for(
             raise refusals.pop()
         return copied(*arguments)
 
-    monkeypatch.setattr("airflow_logio.systems.payloads.payload_store.copied_file", refused)
+    monkeypatch.setattr("airflow_logio.systems.payloads.storage.copied_file", refused)
     assert duplicated(spark, epoch, WHERE, PURPOSE, original).num_rows == 1_000
     assert not refusals
 

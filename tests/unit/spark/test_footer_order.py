@@ -47,7 +47,7 @@ def test_files_that_follow_each_other_are_put_in_order(epoch: EpochPayloads) -> 
         columns = [values[a:b] for a, b in itertools.pairwise([0, *cuts, 40])]
         rng.shuffle(columns)
         made = files_of(epoch, *columns)
-        assert values_of(epoch, in_proven_order(epoch.root, made, "at")) == values, attempt
+        assert values_of(epoch, in_proven_order(epoch.files, made, "at")) == values, attempt
 
 
 def parsed(kind: Any, text: str) -> Any:
@@ -67,7 +67,7 @@ def test_times_and_small_numbers_are_compared_as_they_are(epoch: EpochPayloads, 
         values = [["-100", "-1"], ["0", "1"], ["100"]]
     columns = [[parsed(kind, one) for one in column] for column in values]
     made = files_of(epoch, *reversed(columns), kind=kind)
-    found = values_of(epoch, in_proven_order(epoch.root, made, "at"))
+    found = values_of(epoch, in_proven_order(epoch.files, made, "at"))
     assert [str(one)[:10] for one in found] == [str(one)[:10] for column in values for one in column]
 
 
@@ -90,15 +90,15 @@ def test_times_and_small_numbers_are_compared_as_they_are(epoch: EpochPayloads, 
 )
 def test_files_that_overlap_and_nulls_are_refused(epoch: EpochPayloads, columns: Any, says: str) -> None:
     with pytest.raises(OperatorFailed, match=says):
-        in_proven_order(epoch.root, files_of(epoch, *columns), "at")
+        in_proven_order(epoch.files, files_of(epoch, *columns), "at")
 
 
 def test_a_file_that_does_not_say_is_refused(epoch: EpochPayloads) -> None:
     """Texts are in the footer as bytes, cut to a length; numbers with fractions leave NaN out."""
     for values in (["a", "b"], [0.5, 1.5]):
         with pytest.raises(OperatorFailed, match=r"does not say between which values its column 'at' is"):
-            in_proven_order(epoch.root, files_of(epoch, values), "at")
+            in_proven_order(epoch.files, files_of(epoch, values), "at")
 
 
 def test_no_files_are_in_order(epoch: EpochPayloads) -> None:
-    assert in_proven_order(epoch.root, [], "at") == []
+    assert in_proven_order(epoch.files, [], "at") == []

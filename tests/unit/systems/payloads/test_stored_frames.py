@@ -95,8 +95,8 @@ class Effect:
         folder = epoch.new_folder("datasets/sender.out/1")
         made = []
         for number in range(5):
-            (batch,) = task_files.written(epoch.root, folder, (), NOISE.slice(number * 10, 10).to_batches())
-            made.append(tuple(DataFile(**(line | {"partition": ()})) for line in batch.to_pylist()))
+            ((*line, _),) = task_files.new_files(epoch.files, folder, (), NOISE.slice(number * 10, 10).to_batches())
+            made.append((DataFile(*line),))
         schema = dataset_of(epoch, NOISE.slice(0, 1), purpose="d/other").manifest
         self.other = {file.path for file in schema.files} | {f"{epoch._folder}/d/other.1.manifest"}
         manifests = [Manifest(schema.schema, schema.arrow, files) for files in made]

@@ -1,0 +1,29 @@
+"""Which files of datasets a root of a payload store stands for; tasks and drivers ask here."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from airflow_logio.systems.payload_roots import is_local, local_path
+from airflow_logio.systems.payloads.data_files import DataFiles
+from airflow_logio.systems.payloads.local_files import LocalDataFiles
+
+
+@lru_cache(maxsize=8)
+def data_files(root: str) -> DataFiles:
+    """The files below a root. Raises `ConfigurationError`, and `LogUnavailable` if the store had to be asked."""
+    if is_local(root):
+        return LocalDataFiles(str(local_path(root)))
+    from airflow_logio.systems.payloads.bucket_files import BucketFiles
+
+    return BucketFiles(root)
+
+
+def located(location: str) -> tuple[DataFiles, str]:
+    """Where a `DataFiles.location` is: the files of its store, and its path among them. Raises as `data_files`."""
+    if is_local(location):
+        return data_files("/"), str(local_path(location)).lstrip("/")
+    from airflow_logio.systems.payloads.bucket_files import parted
+
+    root, path = parted(location)
+    return data_files(root), path
