@@ -159,6 +159,11 @@ class ManagerUnavailable(LogioError):
     drivers. Of a submission: nothing was submitted, and it may be tried again."""
 
 
+class NeverFits(ConfigurationError):
+    """A cluster manager has refused a driver that is larger than its users may ever have: as it is, it would refuse it each
+    time."""
+
+
 class SubmissionUnknown(LogioError):
     """A driver was submitted to a cluster manager, and its answer was lost: there may be one."""
 

@@ -107,10 +107,11 @@ def _not_left(store: LogStore, ended: Sequence[Run]) -> Sequence[Run]:
     if not submitted:
         return []
     managers = shared_answers().managers
+    log_uid = store.log_uid()
     late = {one.ref.run_id for one in LeftDrivers(store, managers, [run.run_id for run in ended]).look_after()}
     for manager in {managers.at(one) for one in submitted if _is_known_here(managers, one)}:
         try:
-            if count := manager.sweep(lambda uid: is_known(store, uid)):
+            if count := manager.sweep(log_uid, lambda uid: is_known(store, uid)):
                 out.print(f"{count} things of earlier runs' drivers are removed from {manager.name}", markup=False)
         except ManagerUnavailable as error:
             warn(f"what drivers have left with {manager.name} stays: {error}")

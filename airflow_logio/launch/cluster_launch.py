@@ -14,7 +14,7 @@ from msgspec import structs
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import parse_url, shown
-from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, SubmissionUnknown
+from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, NeverFits, SubmissionUnknown
 from airflow_logio.launch import spark_settings, spark_submit
 from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
 from airflow_logio.launch.driver_config import DriverKind, Launch
@@ -60,8 +60,8 @@ def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launc
     """Submit the driver of a claim: note as what, submit it, note its id. `access` as `Submission` has it.
 
     A lost answer is no failure: the driver may come, and is looked for. Raises `ConfigurationError` if it was refused, and
-    the group is dead then; `ManagerUnavailable` if it is refused for now, which spends no budget; `Fenced` if the claim is
-    void by now: nothing was submitted.
+    the group is dead then, or parked if it would be refused each time (`NeverFits`); `ManagerUnavailable` if it is refused
+    for now, which spends no budget; `Fenced` if the claim is void by now: nothing was submitted.
     """
     ref = GroupRef(claim.run_id, claim.group, claim.incarnation)
     noted = structs.replace(manager.prepare(claim, launch), access=access)
@@ -78,6 +78,9 @@ def submit(store: LogStore, manager: ClusterManager, claim: Claim, launch: Launc
         log.warning("group %s, incarnation %d: %s", claim.group, claim.incarnation, error)
         store.submitted(claim, log_path=None, launcher=None)
         return
+    except NeverFits as error:
+        store.park(ref, f"launch failed: {error}")  # nothing was submitted, so that no driver can have registered
+        raise
     except Exception as error:
         spends_nothing = isinstance(error, ManagerUnavailable)  # such as a quota that is used up: not for now
         store.declare_dead(ref, f"launch failed: {error}", unregistered=True, was_taken=spends_nothing)

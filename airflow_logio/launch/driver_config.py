@@ -156,6 +156,8 @@ class Launch:
     """With what the process that stands by is started, if the group has one: the settings as they were given."""
     environment: Mapping[str, str] = field(repr=False)
     """Variables that the pipeline names; they may be secrets."""
+    log_uid: str = ""
+    """What tells the log from others, for labels of what is submitted; empty for a driver of this machine."""
 
     @property
     def is_on_cluster(self) -> bool:

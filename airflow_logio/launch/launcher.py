@@ -217,7 +217,7 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
 
 
 def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], code: CodeBundle) -> Launch:
-    settings, run, environment = context.settings, context.run, {}
+    settings, run, environment, log_uid = context.settings, context.run, {}, ""
     root, kind = payload_root(context.log_url, context.payloads), driver_kind(settings, conf, spark=needs.spark)
     if is_on_cluster(settings):  # what is secret its node has
         cluster_launch.check_possible(settings, context.log_url, kind, standby=needs.standby)
@@ -226,6 +226,7 @@ def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], 
         named = {name: value for name, value in _surroundings(settings).items() if name in needs.environment}
         file = spark_submit.file_that_is_read(settings) if kind is DriverKind.SPARK_SUBMIT else None
         of_file = {key: value for key, value in spark_submit.properties_of_file(file).items() if key not in conf}
+        log_uid = context.store.log_uid()
         check_no_secrets(
             conf,
             known_secrets((context.log_url, *context.connections.values()), root, named),
@@ -249,6 +250,7 @@ def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], 
         has_frames=needs.frames,
         standby=StandbyRecipe(settings, conf) if needs.standby else None,
         environment=environment,
+        log_uid=log_uid,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ import pytest
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from tests.support import hosts
+from tests.support.grocery import assert_exact, load_products
+from tests.support.kubernetes import real
 from tests.support.kubernetes.api_server import ApiServer, api_server
-from tests.support.kubernetes_runs import PASSWORD, Cluster, cluster_of, gated, verbs_granted, verbs_of
+from tests.support.kubernetes_runs import PASSWORD, Cluster, Server, cluster_of, gated, verbs_granted, verbs_of
+from tests.support.running import SALES, SALES_RECORDS_PER_BATCH
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -26,17 +30,30 @@ log = logging.getLogger(__name__)
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with api_server() as one:
-        yield one
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The small one, unless a test asks for Kubernetes' own, too."""
+    if getattr(request, "param", "small") == "small":
+        with api_server() as small:
+            yield small
+    else:
+        with real.kubernetes(tmp_path_factory.mktemp("kubernetes")) as its_own:
+            yield its_own
+
+
+ON_BOTH = pytest.mark.parametrize(
+    "server",
+    ["small", pytest.param("real", marks=pytest.mark.skipif(real.why_not() is not None, reason=str(real.why_not())))],
+    indirect=True,
+)
 
 
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(server: Server, tmp_path: Path) -> Iterator[Cluster]:
     with cluster_of(server, tmp_path) as made:
         yield made
 
 
+@ON_BOTH
 def test_a_driver_of_python_alone_is_killed_and_another_pod_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     with gated(cluster, tmp_path, spark=False) as made:
         made.until_held(10)
@@ -48,7 +65,8 @@ def test_a_driver_of_python_alone_is_killed_and_another_pod_goes_on(cluster: Clu
         assert "jdk.incubator" not in pod.log, "there was no JVM"
 
 
-def test_whatever_dies_the_result_is_exact(cluster: Cluster, server: ApiServer, tmp_path: Path) -> None:
+@ON_BOTH
+def test_whatever_dies_the_result_is_exact(cluster: Cluster, server: Server, tmp_path: Path) -> None:
     with gated(cluster, tmp_path) as made:
         run = made.run
         made.until_held(10)
@@ -69,13 +87,34 @@ def test_whatever_dies_the_result_is_exact(cluster: Cluster, server: ApiServer, 
         shown = json.dumps([cluster.pods(), cluster.api.get("/api/v1/namespaces/default/configmaps")])
         assert PASSWORD not in shown
         manager = run.context.managers.for_settings(run.context.settings, run.context.settings.conf)
-        assert manager.sweep(lambda _: True) == 0
-        used, granted = verbs_of(server.requests), verbs_granted()
-        # By apply is created what is not there yet; and what `logio gc` finds, it deletes.
-        swept = {(one, "delete") for one in ("configmaps", "services", "networkpolicies", "persistentvolumeclaims")}
-        applied = {(one, "create") for one, verb in used if verb == "patch" and one != "pods"}
-        now_and_then = {("pods", "patch")}  # Spark labels executors that it gives up, if it is there to do so
-        assert used | swept | applied | now_and_then == granted
+        assert manager.sweep(run.store.log_uid(), lambda _: True) == 0
+        if isinstance(server, ApiServer):
+            granted_is_what_is_used(server.requests)
+
+
+def granted_is_what_is_used(requests: Sequence[str]) -> None:
+    used, granted = verbs_of(requests), verbs_granted()
+    # By apply is created what is not there yet; and what `logio gc` finds, it deletes.
+    swept = {(one, "delete") for one in ("configmaps", "services", "networkpolicies", "persistentvolumeclaims")}
+    applied = {(one, "create") for one, verb in used if verb == "patch" and one != "pods"}
+    now_and_then = {("pods", "patch")}  # Spark labels executors that it gives up, if it is there to do so
+    assert used | swept | applied | now_and_then == granted
+
+
+def test_sales_are_exact_when_the_driver_with_spark_dies(
+    cluster: Cluster, tmp_path: Path, small_transactions: Path
+) -> None:
+    transactions = shutil.copy(small_transactions, tmp_path)  # pods share this folder only
+    warehouse_url = cluster.postgres.new_database(migrated=False)
+    load_products(warehouse_url)
+    params = {"transactions": str(transactions)}
+    with cluster.running(tmp_path, SALES, warehouse_url, params, lease=Lease(15, 240)) as run:
+        run.until(lambda: run.is_running("hourly") and cluster.executors(), "hourly has an executor", timeout=420)
+        cluster.pod_of(run, "hourly").kill_all_of("python")
+        run.finish(timeout=600)
+        assert run.status("hourly").incarnation > 1
+        cluster.leaves_nothing(run)
+    assert_exact(warehouse_url, Path(transactions), SALES_RECORDS_PER_BATCH)
 
 
 def test_a_node_that_is_lost_and_one_that_is_cut_off_and_back(cluster: Cluster, tmp_path: Path) -> None:

@@ -387,5 +387,8 @@ def test_hosts_that_come_and_go_do_not_cut_others_off(tmp_path: Path) -> None:
         for name in more:
             eventually(lambda: heard.recv(99), what="it is heard")
             network.unplug(name)
-            since = time.monotonic()
-            eventually(lambda since=since: float(heard.recv(99)) > since, what="it is heard again")
+            heard_since(heard, time.monotonic())
+
+
+def heard_since(heard: socket.socket, when: float) -> None:
+    eventually(lambda: float(heard.recv(99)) > when, what="it is heard again")

@@ -273,15 +273,15 @@ def test_what_an_ended_driver_has_left_of_a_run_that_is_not_known_is_removed(
     for one in ones:
         whole.prints(one, "--group=stays")
     first, second = (_run_of(whole, one) for one in ones)  # other tests of this cluster have left something, too
-    assert whole.manager.sweep(lambda uid: uid not in (first, second)) == 0, "they live, and may be another log's"
+    assert whole.manager.sweep("", lambda uid: uid not in (first, second)) == 0, "they live, and may be another log's"
     for one in ones:
         for process in whole.cluster.processes(one.id):  # or it may remove its folder itself
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         whole.ended(one)
-    assert whole.manager.sweep(lambda uid: uid != second) == 1
-    assert whole.manager.sweep(lambda uid: uid != second) == 0
-    assert whole.manager.sweep(lambda uid: uid != first) == 1
+    assert whole.manager.sweep("", lambda uid: uid != second) == 1
+    assert whole.manager.sweep("", lambda uid: uid != second) == 0
+    assert whole.manager.sweep("", lambda uid: uid != first) == 1
 
 
 def _run_of(one: Bench, submission: Submission) -> str:

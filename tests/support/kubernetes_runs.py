@@ -24,7 +24,7 @@ from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.driver_arguments import APPLICATION_PROPERTY, CONNECTIONS_PROPERTY
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched, Launcher
-from airflow_logio.launch.managers.known_managers import Managers
+from airflow_logio.launch.managers.kubernetes import EXECUTOR, PART
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
@@ -34,6 +34,7 @@ from tests.support.kubernetes.api_server import ApiServer
 from tests.support.kubernetes.client import Api
 from tests.support.kubernetes.kubelet import Kubelet, kubelet
 from tests.support.kubernetes.pods import Pod
+from tests.support.kubernetes.real import Kubernetes
 from tests.support.postgres import PostgresServer
 from tests.support.running import Running, running
 from tests.support.waiting import eventually
@@ -83,7 +84,8 @@ WITHOUT = (
 )
 EXPECTED = [(number, 2 * number) for number in range(NUMBERS)]
 SECRET, FOLDER = "logio", "/etc/logio"
-
+Server = ApiServer | Kubernetes
+"""The small one of the tests, or Kubernetes' own."""
 
 ROLES = Path(__file__).parents[2] / "docker" / "k8s" / "rbac.yaml"
 _REQUEST = re.compile(
@@ -137,7 +139,7 @@ class NoLauncher(Launcher):
 class Cluster:
     """An API server, nodes, and a PostgreSQL that pods and this machine reach."""
 
-    server: ApiServer
+    server: Server
     api: Api
     nodes: Kubelet
     postgres: PostgresServer
@@ -162,8 +164,16 @@ class Cluster:
         }
         return SparkSettings(f"k8s://{self.server.url}", "cluster", {**ours, **conf}, executor_memory="512m")
 
-    def make_secret(self, log_url: str, connections: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        says = {"log": log_url, "connections": dict(connections), "environment": dict(environment)}
+    def make_secret(
+        self,
+        log_url: str,
+        connections: Mapping[str, str],
+        environment: Mapping[str, str],
+        payloads: str | None,
+    ) -> None:
+        says: dict[str, Any] = {"log": log_url, "connections": dict(connections), "environment": dict(environment)}
+        if payloads is not None:
+            says["payloads"] = payloads
         content = base64.b64encode(json.dumps(says).encode()).decode()
         path = "/api/v1/namespaces/default/secrets"
         self.api.create(path, {"metadata": {"name": SECRET}, "data": {"connections.json": content}})
@@ -180,9 +190,71 @@ class Cluster:
         assert submission is not None
         return self.nodes.pod(submission.name)
 
+    def executors(self) -> list[str]:
+        """Names of executors' pods that run."""
+        return [
+            pod["metadata"]["name"]
+            for pod in self.pods()
+            if pod["status"]["phase"] == "Running" and pod["metadata"]["labels"].get(PART) == EXECUTOR
+        ]
+
+    def leaves_nothing(self, run: Running) -> None:
+        """All that was submitted for a run that has ended is confirmed to have ended, and no pod is left."""
+        left = LeftDrivers(run.store, run.context.managers, [run.run.run_id])
+        eventually(lambda: not left.look_after(), what="all ends are confirmed", timeout=240, every=0.5)
+        eventually(lambda: not self.living(), what="no pod is left that has not ended", timeout=60, every=0.2)
+
+    @contextmanager
+    def running(
+        self,
+        folder: Path,
+        ref: bundle.PipelineRef,
+        warehouse_url: str,
+        params: Mapping[str, str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        lease: Lease | None = None,
+        recoveries: int = 50,
+        payloads: str | None = None,
+        connections: Mapping[str, str] | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> Iterator[Running]:
+        """A run whose drivers are pods, which have from their Secret where log and warehouse are; `connections` are more of
+        those."""
+        told = [_with_password(url) for url in (self.postgres.new_database(), warehouse_url)]
+        known = {"warehouse": told[1], **(connections or {})}
+        self.make_secret(told[0], known, environment or {}, payloads)
+        with running(
+            told[0],
+            told[1],
+            folder,
+            NoLauncher(),
+            ref=ref,
+            params=params,
+            connections=known,
+            payloads=payloads,
+            code=collect(ref),
+            spark=self.settings(**(conf or {})),
+            lease=lease or Lease(15, 120),
+            recoveries=recoveries,
+        ) as run:
+            try:
+                yield run
+            except Exception as error:
+                for one in run.store.drivers(run.run.run_id):
+                    error.add_note(f"{one.group} {one.incarnation} because {one.reason}; ended: {one.error}")
+                for log in sorted((self.nodes.folder / "pods").glob("*/log")):
+                    error.add_note(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-2000:]}")
+                raise
+
+
+def _with_password(url: str) -> str:
+    """PostgreSQL trusts: any password will do, and a test can look for it."""
+    return url.replace("@", f":{PASSWORD}@", 1)
+
 
 @contextmanager
-def cluster_of(server: ApiServer, folder: Path, nodes: tuple[str, ...] = ("node-1", "node-2")) -> Iterator[Cluster]:
+def cluster_of(server: Server, folder: Path, nodes: tuple[str, ...] = ("node-1", "node-2")) -> Iterator[Cluster]:
     image = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
     api = Api(server.url)
     with kubelet(server.url, folder / "kubelet", nodes, shared=[folder], image=image) as made:
@@ -236,9 +308,7 @@ class Gated:
         self.open()
         self.run.finish(timeout=timeout)
         assert results(self.warehouse_url) == EXPECTED
-        left = LeftDrivers(self.run.store, self.run.context.managers, [self.run.run.run_id])
-        eventually(lambda: not left.look_after(), what="all ends are confirmed", timeout=240, every=0.5)
-        eventually(lambda: not self.cluster.living(), what="no pod is left that has not ended", timeout=60, every=0.2)
+        self.cluster.leaves_nothing(self.run)
 
 
 @contextmanager
@@ -248,9 +318,7 @@ def gated(
     *,
     spark: bool = True,
     lease: Lease | None = None,
-    managers: Managers | None = None,
     recoveries: int = 50,
-    **conf: str,
 ) -> Iterator[Gated]:
     """A run of the small pipeline, which is supervised by the test; `spark`: group `make` runs jobs of Spark."""
     source, gates = folder / "dags", folder / "gates"
@@ -260,26 +328,9 @@ def gated(
     (source / "doubles.py").write_text(PIPELINE.replace("SPARK", mode).replace("DOUBLED", body))
     pq.write_table(pa.table({"n": range(NUMBERS)}), folder / "numbers.parquet")
     ref = bundle.parse_ref(f"{source / 'doubles.py'}:pipeline")
-    log_url, warehouse_url = cluster.postgres.new_database(), cluster.postgres.new_database(migrated=False)
-    told = [url.replace("@", f":{PASSWORD}@", 1) for url in (log_url, warehouse_url)]  # trusted: any password will do
-    cluster.make_secret(told[0], {"warehouse": told[1]}, {"GATES": str(gates)})
-    with running(
-        told[0],
-        told[1],
-        folder,
-        NoLauncher(),
-        ref=ref,
-        params={"numbers": str(folder / "numbers.parquet")},
-        code=collect(ref),
-        spark=cluster.settings(**conf),
-        lease=lease or Lease(15, 120),
-        recoveries=recoveries,
+    warehouse_url = cluster.postgres.new_database(migrated=False)
+    numbers, environment = {"numbers": str(folder / "numbers.parquet")}, {"GATES": str(gates)}
+    with cluster.running(
+        folder, ref, warehouse_url, numbers, environment=environment, lease=lease, recoveries=recoveries
     ) as run:
-        try:
-            yield Gated(run, cluster, gates, warehouse_url)
-        except Exception as error:
-            for one in run.store.drivers(run.run.run_id):
-                error.add_note(f"{one.group} {one.incarnation} because {one.reason}; ended: {one.error}")
-            for log in sorted((cluster.nodes.folder / "pods").glob("*/log")):
-                error.add_note(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-2000:]}")
-            raise
+        yield Gated(run, cluster, gates, warehouse_url)

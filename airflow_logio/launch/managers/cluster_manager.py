@@ -87,7 +87,8 @@ class ClusterManager(ABC):
         """Submit a driver and return at *accepted*, with the id.
 
         One request, or one child process that ends within `SUBMIT_SECONDS`; never a second one for the same claim. Raises
-        `ConfigurationError` if it was refused, so that certainly none was submitted; `ManagerUnavailable` if it was refused
+        `ConfigurationError` if it was refused, so that certainly none was submitted (`NeverFits`: it would be each time);
+        `ManagerUnavailable` if it was refused
         for now: nothing was submitted, and it may be later; and `SubmissionUnknown` if one may have been, or may still be.
         """
 
@@ -115,9 +116,9 @@ class ClusterManager(ABC):
         """
 
     @abstractmethod
-    def sweep(self, is_known: Callable[[str], bool]) -> int:
+    def sweep(self, log_uid: str, is_known: Callable[[str], bool]) -> int:
         """Remove what drivers have left with the manager (pods, services, folders) whose run `is_known` denies, by its uid;
-        returns how many things. Raises `ManagerUnavailable`."""
+        returns how many things. Only what was submitted by the log of this uid. Raises `ManagerUnavailable`."""
 
     @abstractmethod
     def output_command(self, submission: Submission) -> str:

@@ -6,6 +6,7 @@ found again by its labels. What the pod owns (executors, services, config maps) 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -37,10 +38,7 @@ from airflow_logio.launch.managers.kubernetes_api import (
     Json,
     KubernetesAccess,
     KubernetesApi,
-    NoAnswer,
-    Refusal,
     check_installed,
-    explained,
     server_of,
 )
 from airflow_logio.launch.managers.kubernetes_pods import (
@@ -52,14 +50,17 @@ from airflow_logio.launch.managers.kubernetes_pods import (
     template_file,
     template_variables,
 )
+from airflow_logio.launch.managers.kubernetes_refusals import NoAnswer, Refusal, explained
 from airflow_logio.launch.managers.kubernetes_sights import DEFAULT_CONTAINER, has_ended, sighting_of
 from airflow_logio.launch.managers.submission_child import LOST_WAY, reason, run
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, Submission
 
+log = logging.getLogger(__name__)
+
 APPLICATION = "local:///opt/logio/logio_driver.py"
 """Where the image of docker/k8s has the driver's program."""
-RUN, GROUP, INCARNATION = "airflow-logio/run", "airflow-logio/group", "airflow-logio/incarnation"
+LOG, RUN, GROUP, INCARNATION = (f"airflow-logio/{name}" for name in ("log", "run", "group", "incarnation"))
 SUBMISSION, PART = "airflow-logio/submission", "airflow-logio/part"
 """Labels of a driver and its executors. The part is ``driver`` or ``executor``."""
 DRIVER, EXECUTOR = "driver", "executor"
@@ -151,7 +152,8 @@ class KubernetesManager(ClusterManager):
         return template_variables(conf)
 
     def check_answers(self) -> None:
-        """As the port has it: pods can be listed in the namespace, which is there."""
+        """As the port has it: pods can be listed in the namespace, which is there, and can be read. Without that, any cluster
+        at this address could say later that a driver is gone."""
         space = self._namespace
         try:
             self._api.list(_PODS, space, f"{SUBMISSION}={self.name}")
@@ -186,8 +188,7 @@ class KubernetesManager(ClusterManager):
         except Refusal as error:
             if error.code == 409:
                 return self._there(submission, error)
-            why = f"the API server {self._address} {explained(error)}"
-            raise (ManagerUnavailable(why) if error.is_for_now else ConfigurationError(why)) from error
+            raise error.error(f"the API server {self._address} {explained(error)}") from error
         except NoAnswer as error:
             raise SubmissionUnknown(f"{self._at(submission)}: the API server {explained(error)}") from error
         return self._with_id(submission, made)
@@ -213,7 +214,7 @@ class KubernetesManager(ClusterManager):
                 "them there, or give local:///path of the image"
             )
         variables = {"PYTHONUNBUFFERED": "1", **launch.settings.env_vars}
-        labels = {**_labels(submission, claim), PART: DRIVER}
+        labels = {**_labels(submission, claim, launch), PART: DRIVER}
         return python_pod(submission.name, labels, conf, [python, application, *words], variables)
 
     def _submit_spark(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
@@ -234,7 +235,7 @@ class KubernetesManager(ClusterManager):
             cause = reason(f"the API server {self._address} {explained(refusal)}", launch)
         if is_away and code is not None and 0 < code < 128 and not _LOST_WAY.search(printed):
             why = f"spark-submit has submitted nothing: {cause}"
-            raise ManagerUnavailable(why) if refusal is not None and refusal.is_for_now else ConfigurationError(why)
+            raise (ConfigurationError if refusal is None else refusal.error)(why)
         why = f"was ended after {SUBMIT_SECONDS:.0f} s" if code is None else f"has ended ({code}): {cause}"
         raise SubmissionUnknown(f"{self._at(submission)}: spark-submit {why}")
 
@@ -258,7 +259,7 @@ class KubernetesManager(ClusterManager):
 
     def _command(self, submission: Submission, claim: Claim, launch: Launch) -> list[str]:
         settings, conf = launch.settings, dict(launch.conf)
-        labels = _labels(submission, claim)
+        labels = _labels(submission, claim, launch)
         conf |= {f"spark.kubernetes.driverEnv.{name}": value for name, value in settings.env_vars.items()}
         conf |= {f"{_DRIVER_LABEL}{name}": value for name, value in {**labels, PART: DRIVER}.items()}
         conf |= {f"{_EXECUTOR_LABEL}{name}": value for name, value in {**labels, PART: EXECUTOR}.items()}
@@ -322,19 +323,32 @@ class KubernetesManager(ClusterManager):
         return seen | self._not_listed(namespace, [one for one in some if one not in listed])
 
     def _not_listed(self, namespace: str, some: Sequence[Submission]) -> dict[Submission, Sighting]:
-        """What it means that pods are missing: nothing, where another cluster says so."""
+        """What it means that pods are missing: nothing, where another cluster may say so."""
+        if not some:
+            return {}
         try:
-            uid = self._api.namespace_uid(namespace) if any(one.cluster for one in some) else ""
+            uid = self._api.namespace_uid(namespace)
         except ManagerUnavailable as error:
             return dict.fromkeys(some, Sighting(DriverSight.UNKNOWN, str(error)))
-        return {
-            one: Sighting(DriverSight.GONE, f"there is no {self._at(one)}")
-            if _is_here(one, uid)
-            else Sighting(
-                DriverSight.UNKNOWN, f"{self._address} is another cluster now than the one that has {one.name}"
-            )
-            for one in some
-        }
+        seen = {}
+        for one in some:
+            doubt = self._doubt(one, uid)
+            gone = Sighting(DriverSight.GONE, f"there is no {self._at(one)}")
+            seen[one] = gone if doubt is None else Sighting(DriverSight.UNKNOWN, doubt)
+        return seen
+
+    def _doubt(self, submission: Submission, uid: str | None) -> str | None:
+        """Why it means nothing that a pod is missing here, where its namespace has this `uid` (None: there is no such
+        namespace): only the cluster that has, or had, the driver can say that it is gone. None: this is that cluster."""
+        if uid is not None and uid == submission.cluster:
+            return None
+        if not submission.cluster:
+            return f"which cluster has {submission.name} was not noted"
+        if uid is None:
+            what = f"has no namespace {submission.namespace!r}: that was deleted, or it is"
+        else:
+            what = f"has another namespace {submission.namespace!r}: that was made anew, or it is"
+        return f"{self._address} {what} another cluster now than the one that has {submission.name}"
 
     def _sighting(self, pod: Json, submission: Submission) -> Sighting:
         seen = sighting_of(pod)
@@ -359,12 +373,18 @@ class KubernetesManager(ClusterManager):
                 self._api.delete(_PODS, pod, _END_SECONDS)
         if living:
             living = [pod for pod in self._pods(submission) if not has_ended(pod)]
-        return not living and (bool(pods) or _is_here(submission, self._api.namespace_uid(submission.namespace)))
+        if living or pods:
+            return not living
+        doubt = self._doubt(submission, self._api.namespace_uid(submission.namespace))
+        if doubt is not None:
+            log.info("the end of %s is not confirmed: %s", self._at(submission), doubt)
+        return doubt is None
 
-    def sweep(self, is_known: Callable[[str], bool]) -> int:
-        """As the port has it, in the namespace of this manager. Pods that have not ended are left: they may be of another
-        log, and a driver whose run is unknown ends by itself."""
-        pods = self._api.list(_PODS, self._namespace, RUN)
+    def sweep(self, log_uid: str, is_known: Callable[[str], bool]) -> int:
+        """As the port has it, in the namespace of this manager. Pods that have not ended are left: a driver whose run is
+        unknown ends by itself."""
+        ours = f"{LOG}={log_uid},{RUN}"
+        pods = self._api.list(_PODS, self._namespace, ours)
         runs = {pod["metadata"]["labels"][RUN] for pod in pods}
         unknown = {run for run in runs if not is_known(run)}
         theirs = [pod for pod in pods if pod["metadata"]["labels"][RUN] in unknown]
@@ -373,14 +393,15 @@ class KubernetesManager(ClusterManager):
         old = [pod for pod in old if pod["metadata"]["labels"][SUBMISSION] not in kept]
         for pod in old:
             self._api.delete(_PODS, pod)
-        return len(old) + self._sweep_rest(old, kept, is_known)
+        return len(old) + self._sweep_rest(ours, old, kept, is_known)
 
-    def _sweep_rest(self, pods: Sequence[Json], kept: set[str], is_known: Callable[[str], bool]) -> int:
-        """What has lost its owner, or never had one: a garbage collector takes the rest."""
+    def _sweep_rest(self, ours: str, pods: Sequence[Json], kept: set[str], is_known: Callable[[str], bool]) -> int:
+        """What has lost its owner, or never had one: a garbage collector takes the rest. `ours` selects what has the labels
+        of this log; config maps have Spark's label only."""
         applications = {pod["metadata"]["labels"].get(APPLICATION_LABEL, "") for pod in pods} - {""}
         count = 0
         for kind in LEFT_BEHIND:
-            found = {one["metadata"]["uid"]: one for one in self._api.list(kind, self._namespace, RUN)}
+            found = {one["metadata"]["uid"]: one for one in self._api.list(kind, self._namespace, ours)}
             if applications:
                 selector = f"{APPLICATION_LABEL} in ({','.join(sorted(applications))})"
                 found |= {one["metadata"]["uid"]: one for one in self._api.list(kind, self._namespace, selector)}
@@ -424,13 +445,6 @@ def _is_python_alone(launch: Launch) -> bool:
     return launch.kind is DriverKind.PYTHON or (not launch.needs_spark and not files)
 
 
-def _is_here(submission: Submission, uid: str | None) -> bool:
-    """Whether this is the cluster that has, or had, the driver: only there it means something that a pod is missing. `uid` is
-    that of its namespace here; None: it is gone, with all that was in it. Where one of the two processes may not read it,
-    clusters cannot be told apart, and the list of pods is believed."""
-    return not submission.cluster or uid is None or uid in {"", submission.cluster}
-
-
 def _refusal(printed: str) -> Refusal | None:
     """What the API server has said last, if it is in the output of spark-submit."""
     found = [one for one in _CAUSE.finditer(printed) if one["said"]]
@@ -459,9 +473,10 @@ def _check_files(settings: SparkSettings, conf: Mapping[str, str]) -> None:
                 )
 
 
-def _labels(submission: Submission, claim: Claim) -> dict[str, str]:
+def _labels(submission: Submission, claim: Claim, launch: Launch) -> dict[str, str]:
     group = re.sub(r"[^A-Za-z0-9_.-]+", "-", claim.group)[:63].strip("-_.") or "group"
     return {
+        LOG: launch.log_uid,
         RUN: claim.run_uid,
         GROUP: group,
         INCARNATION: str(claim.incarnation),

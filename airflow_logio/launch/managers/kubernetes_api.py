@@ -6,7 +6,6 @@ Objects are plain JSON, so that a newer server's fields do no harm. No request i
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError, ManagerUnavailable
 from airflow_logio.launch.managers.cluster_manager import REQUEST_SECONDS
+from airflow_logio.launch.managers.kubernetes_refusals import NoAnswer, Refusal, explained
 
 SCHEME = "k8s://"
 """How Spark's masters begin that are API servers."""
@@ -21,8 +21,6 @@ DEFAULT_NAMESPACE = "default"
 INSTALL = "pip install 'airflow-logio[kubernetes]'"
 Json = dict[str, Any]
 _JSON = "application/json"
-_FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[\w/]+)"')
-_USED_UP = re.compile(r"exceeded quota")
 _COLLECTIONS: Mapping[str, str] = {
     "pods": "/api/v1",
     "services": "/api/v1",
@@ -91,23 +89,6 @@ def _parsed(content: str) -> Mapping[str, Any]:
     return found
 
 
-class Refusal(Exception):
-    """The API server has refused a request: nothing was changed by it."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def is_for_now(self) -> bool:
-        """Whether the same request may be taken later: a quota is used up, or credentials are renewed meanwhile."""
-        return self.code == 401 or (self.code == 403 and _USED_UP.search(str(self)) is not None)
-
-
-class NoAnswer(Exception):
-    """A request was lost, or its answer: whether it was carried out is not known."""
-
-
 class KubernetesApi:
     """Requests to the API server at `address`, an URL. For use by several threads."""
 
@@ -139,14 +120,9 @@ class KubernetesApi:
             raise self._unavailable(error) from error
 
     def namespace_uid(self, namespace: str) -> str | None:
-        """What tells this namespace from all others; empty: this process may not ask; None: there is no such namespace.
-        Raises `ManagerUnavailable`."""
-        try:
-            found = self._got(f"{_NAMESPACES}/{namespace}")
-        except ManagerUnavailable as error:
-            if isinstance(error.__cause__, Refusal) and error.__cause__.code == 403:
-                return ""
-            raise
+        """What tells this namespace from all others, also from those of its name in other clusters; None: there is no such
+        namespace. Raises `ManagerUnavailable`."""
+        found = self._got(f"{_NAMESPACES}/{namespace}")
         return None if found is None else str(found["metadata"]["uid"])
 
     def create_pod(self, namespace: str, pod: Json) -> Json:
@@ -211,20 +187,6 @@ def _authorization(client: Any) -> dict[str, str]:
     """The header with the token, which is read anew when it ends; none for certificates."""
     said = client.configuration.auth_settings().get("BearerToken")
     return {"Authorization": said["value"]} if said and said["value"] else {}
-
-
-def explained(error: Exception) -> str:
-    """What a refusal or a lost request means, and what is to be done."""
-    if not isinstance(error, Refusal):
-        return f"does not answer: {error}"
-    if error.code == 403 and (missing := _FORBIDDEN.search(str(error))):
-        return (
-            f"refuses: {error}. Its Role lacks the verb {missing['verb']!r} of {missing['resource']!r}: see "
-            "docker/k8s/rbac.yaml for all that are needed"
-        )
-    if error.code == 401:
-        return f"does not accept the credentials of this process ({error}): renew the kubeconfig, or its token"
-    return f"refuses: {error}"
 
 
 def _said(error: Any) -> str:

@@ -163,7 +163,7 @@ class StandaloneManager(ClusterManager):
         seen = _sighting(self._server.status(submission.id), submission)
         return seen.state in (DriverSight.EXITED, DriverSight.LOST, DriverSight.GONE)
 
-    def sweep(self, is_known: Callable[[str], bool]) -> int:
+    def sweep(self, log_uid: str, is_known: Callable[[str], bool]) -> int:
         """Nothing: what drivers leave in the folders of workers is cleaned there (``spark.worker.cleanup.enabled``)."""
         return 0
 

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 TAGS = "spark.yarn.tags"
 TAG = "logio"
 """On each application of ours: by it `YarnManager.sweep` finds them."""
+LOG_TAG = "logio-log-"
+"""How the tag of a log begins, which has its uid."""
 RUN_TAG = "logio-run-"
 """How the tag of a run begins, which has its uid."""
 OURS: Mapping[str, str] = {"spark.yarn.maxAppAttempts": "1", "spark.yarn.submit.waitAppCompletion": "false"}
@@ -178,14 +180,14 @@ class YarnManager(ClusterManager):
         after = self._rm.application(found.id)
         return after is None or after.state in ENDED
 
-    def sweep(self, is_known: Callable[[str], bool]) -> int:
+    def sweep(self, log_uid: str, is_known: Callable[[str], bool]) -> int:
         """Staging folders of applications that have ended, in the user's home of the file system that is Hadoop's default.
 
         Living ones are left: another log may have them. So are folders of applications that YARN has forgotten, which may be
         other programs', and those below a ``spark.yarn.stagingDir``. Hadoop's client removes them: it takes seconds.
         """
         ended = self._rm.applications([TAG], *ENDED)
-        folders = [f"/user/{one.user}/.sparkStaging/{one.id}" for one in ended if _is_left(one, is_known)]
+        folders = [f"/user/{one.user}/.sparkStaging/{one.id}" for one in ended if _is_left(one, log_uid, is_known)]
         removed = 0
         for start in range(0, len(folders), 100):
             done = self._client(_FILES, "-rm", "-r", "-f", "-skipTrash", *folders[start : start + 100])
@@ -288,16 +290,17 @@ def command_of(submission: Submission, claim: Claim, launch: Launch, folder: Pat
     settings = with_keytab(launch.settings, folder / driver_folders.KEYTAB_NAME)
     variables = {f"{ENVIRONMENT}{name}": value for name, value in settings.env_vars.items()}
     conf = {**variables, **launch.conf, **OURS}
-    conf[TAGS] = ",".join(tags_of(submission, claim.run_uid, launch.conf.get(TAGS, "")))
+    conf[TAGS] = ",".join(tags_of(submission, launch.log_uid, claim.run_uid, launch.conf.get(TAGS, "")))
     binary = spark_submit.find_spark_submit(settings.spark_binary, spark_submit.environment(settings))
     options = spark_submit.cluster_options(settings, conf, submission.name)
     words = DriverArguments.of(claim, submission, launch.conf).words()
     return [binary, *options, conf.get(APPLICATION_PROPERTY, str(APPLICATION)), *words]
 
 
-def tags_of(submission: Submission, run_uid: str, others: str) -> Iterable[str]:
+def tags_of(submission: Submission, log_uid: str, run_uid: str, others: str) -> Iterable[str]:
     """Those of an application; `others` are those that its properties have."""
-    return dict.fromkeys((submission.name, TAG, f"{RUN_TAG}{run_uid}", *filter(None, others.split(","))))
+    own = (submission.name, TAG, f"{LOG_TAG}{log_uid}", f"{RUN_TAG}{run_uid}")
+    return dict.fromkeys((*own, *filter(None, others.split(","))))
 
 
 # --- what an application says of its driver ---------------------------------------------------------------------------
@@ -329,8 +332,9 @@ def _short(found: Application) -> str:
     return " ".join(found.diagnostics.split())[:MOST_WORDS]
 
 
-def _is_left(found: Application, is_known: Callable[[str], bool]) -> bool:
-    """Whether a run that is not known has left this application."""
+def _is_left(found: Application, log_uid: str, is_known: Callable[[str], bool]) -> bool:
+    """Whether a run of this log that is not known any more has left this application."""
     runs = [tag.removeprefix(RUN_TAG) for tag in found.tags if tag.startswith(RUN_TAG)]
     is_safe = _APPLICATION.fullmatch(found.id) and _USER.fullmatch(found.user) and found.user not in (".", "..")
-    return bool(runs and is_safe) and not any(map(is_known, runs))
+    is_ours = f"{LOG_TAG}{log_uid}" in found.tags
+    return bool(is_ours and runs and is_safe) and not any(map(is_known, runs))

@@ -19,7 +19,7 @@ import pytest
 from msgspec import structs
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, SubmissionUnknown
+from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, NeverFits, SubmissionUnknown
 from airflow_logio.launch import cluster_launch
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.managers.cluster_manager import ClusterManager, DriverSight, Sighting, claim_name
@@ -85,7 +85,7 @@ class Paper(ClusterManager):
             self.put(submission.name, "exited")
         return True
 
-    def sweep(self, is_known: Callable[[str], bool]) -> int:
+    def sweep(self, log_uid: str, is_known: Callable[[str], bool]) -> int:
         return 0
 
     def output_command(self, submission: Submission) -> str:
@@ -166,6 +166,28 @@ def test_a_refused_submission_is_a_death_with_its_reason(log_store: LogStore, tm
         cluster_launch.submit(log_store, Paper(tmp_path / "paper", loses="refused"), claim, NO_LAUNCH)
     status = log_store.group(claim.run_id, "g")
     assert (status.state, status.error) == (GroupState.DEAD, "launch failed: the queue does not exist")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_driver_that_never_fits_parks_its_group_at_once(log_store: LogStore, tmp_path: Path, is_late: bool) -> None:
+    """Unless another process has claimed it meanwhile: its launch is not touched."""
+
+    class Small(Paper):
+        def submit(self, submission: Submission, claim: Claim, launch: Launch) -> Submission:
+            if is_late:
+                log_store.declare_dead(ref_of(claim), "did not register")
+                log_store.claim(claim.run_id, "g", expected=1, reason="by another process")
+            raise NeverFits("8Gi of memory, and the quota is 4Gi")
+
+    claim = claimed(log_store)
+    with pytest.raises(ConfigurationError, match="4Gi"):
+        cluster_launch.submit(log_store, Small(tmp_path / "paper"), claim, NO_LAUNCH)
+    status = log_store.group(claim.run_id, "g")
+    if is_late:
+        assert (status.state, status.incarnation) == (GroupState.CLAIMED, 2)
+    else:
+        assert status.state is GroupState.PARKED
+        assert status.error == "launch failed: 8Gi of memory, and the quota is 4Gi"
 
 
 def test_nothing_is_submitted_for_a_claim_that_is_void(log_store: LogStore, tmp_path: Path) -> None:

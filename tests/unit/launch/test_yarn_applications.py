@@ -320,7 +320,7 @@ def test_spark_submit_is_told_what_the_provider_tells_it_and_no_secret(tmp_path:
     assert [said[name] for name in ("--queue", "--principal", "--proxy-user")] == ["etl", "anna@EXAMPLE.COM", "bob"]
     assert Path(said["--keytab"]).read_bytes() == b"geheim" and Path(said["--keytab"]).stat().st_mode & 0o77 == 0
     properties = dict(word.split("=", 1) for before, word in pairwise(command) if before == "--conf")
-    assert properties["spark.yarn.tags"] == f"{one.name},logio,logio-run-{CLAIM.run_uid},of-the-team"
+    assert properties["spark.yarn.tags"] == f"{one.name},logio,logio-log-,logio-run-{CLAIM.run_uid},of-the-team"
     assert properties["spark.yarn.maxAppAttempts"] == "1"
     assert properties["spark.yarn.submit.waitAppCompletion"] == "false"
     assert properties["spark.yarn.appMasterEnv.SHOP"] == "north"
@@ -406,12 +406,15 @@ def test_what_a_driver_has_printed_is_with_yarn() -> None:
 def test_only_what_runs_have_left_that_nothing_knows_is_removed(tmp_path: Path) -> None:
     """A folder is named by what the ResourceManager says: nothing else comes to a command that removes."""
     ones = [
-        application("KILLED"),
-        application("FAILED", id="application_1_0002", applicationTags="logio,logio-run-of-a-known-run"),
-        application("FAILED", id="application_1_0003/..", applicationTags="logio,logio-run-gone"),
-        application("FAILED", id="application_1_0004", user="../..", applicationTags="logio,logio-run-gone"),
-        application("FAILED", id="application_1_0005", applicationTags="logio"),
+        application("KILLED", applicationTags="logio,logio-log-ours,logio-run-gone"),
+        application("FAILED", id="application_1_0006", applicationTags="logio,logio-log-of-others,logio-run-gone"),
+        application("FAILED", id="application_1_0002", applicationTags="logio,logio-log-ours,logio-run-of-a-known-run"),
+        application("FAILED", id="application_1_0003/..", applicationTags="logio,logio-log-ours,logio-run-gone"),
+        application(
+            "FAILED", id="application_1_0004", user="../..", applicationTags="logio,logio-log-ours,logio-run-gone"
+        ),
+        application("FAILED", id="application_1_0005", applicationTags="logio,logio-log-ours"),
     ]
     found = [msgspec.convert(one, resource_manager.Application) for one in ones]
-    left = [one.id for one in found if yarn._is_left(one, "of-a-known-run".__eq__)]
+    left = [one.id for one in found if yarn._is_left(one, "ours", "of-a-known-run".__eq__)]
     assert left == [ID] and os.sep not in left[0]
