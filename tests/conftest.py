@@ -20,7 +20,7 @@ from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support import compiled_once, left_behind, tiers
 from tests.support.logs import assert_counted
-from tests.support.object_store import ObjectStore, object_store
+from tests.support.object_store import ObjectStore, object_store, s3proxy, why_no_s3proxy
 from tests.support.postgres import RUNNING, PostgresServer
 from tests.support.tiers import Tier
 
@@ -35,6 +35,15 @@ compiled_once.install()
 @pytest.fixture(scope="session")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     with object_store(tmp_path_factory.mktemp("objects")) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def proxied_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """Another server than that of `objects`, which checks what it is asked."""
+    if why := why_no_s3proxy():
+        pytest.skip(why)
+    with s3proxy(tmp_path_factory.mktemp("proxied")) as store:
         yield store
 
 
