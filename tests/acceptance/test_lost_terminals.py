@@ -23,6 +23,8 @@ __all__ = ["folder"]  # a fixture
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
 
 PATIENCE = LEFT_SECONDS + 60
+LOOK_SECONDS = 5.0
+"""Each look is a command, which starts with a second of CPU; the answer changes after `LEFT_SECONDS`."""
 
 
 def said(folder: Path, *arguments: str) -> str:
@@ -78,7 +80,12 @@ def test_a_run_that_was_killed_with_its_drivers_goes_on_as_status_says(
     terminal.kill()
     terminal.communicate()
     eventually(lambda: end_under(folder) == 0, what="its drivers are gone, and those that spark-submit was starting")
-    eventually(lambda: condition(folder)[0] == "waiting for a person", what="no process runs it", timeout=PATIENCE)
+    eventually(
+        lambda: condition(folder)[0] == "waiting for a person",
+        what="no process runs it",
+        timeout=PATIENCE,
+        every=LOOK_SECONDS,
+    )
     _, step, states = condition(folder)
     assert "running" in states and "no process supervises this run" in said(folder, "status", "mine")
     printed = said(folder, *typed(step))
@@ -94,7 +101,12 @@ def test_a_run_whose_terminal_was_killed_finishes_its_groups_and_then_waits(
     terminal.kill()
     terminal.communicate()
     eventually(lambda: condition(folder)[2] == {"finished"}, what="its drivers continue by themselves", timeout=200)
-    eventually(lambda: condition(folder)[0] == "waiting for a person", what="no process finishes it", timeout=PATIENCE)
+    eventually(
+        lambda: condition(folder)[0] == "waiting for a person",
+        what="no process finishes it",
+        timeout=PATIENCE,
+        every=LOOK_SECONDS,
+    )
     said(folder, *typed(condition(folder)[1]))
     assert condition(folder) == ("finished", "", {"finished"})
     assert is_exact(folder)

@@ -109,6 +109,12 @@ def mark(items: Sequence[pytest.Item]) -> None:
 
 
 @cache
+def _module(path: Path) -> str:
+    """The place of a module below `tests`, or `""`. Cached: paths are slow, and a module has many tests."""
+    return path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+
+
+@cache
 def _marks_of(module: Path) -> list[str]:
     """The marks of the places in which a module lies. Cached: there are 8,000 tests in 300 modules."""
     return [name for place, name in PLACES.items() if module.is_relative_to(TESTS / place)]
@@ -151,6 +157,7 @@ def kept_modules() -> Mapping[str, Mapping[str, int | Sequence[str]]]:
     return modules
 
 
+@cache
 def is_kept_on_postgres(path: Path) -> bool:
     """Whether `make test` runs the cases of a module on PostgreSQL, where it has the same ones on SQLite."""
     return any(path.is_relative_to(TESTS / place) for place in _kept()["on_postgres"]["modules"])
@@ -161,7 +168,7 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     modules: dict[str, dict[str, list[pytest.Item]]] = {}
     left: list[pytest.Item] = []
     for item in items:
-        module = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+        module = _module(item.path)
         if module in kept_modules():
             modules.setdefault(module, {}).setdefault(item.name.partition("[")[0], []).append(item)
         elif _is_on_postgres_too(item) and not is_kept_on_postgres(item.path):
@@ -243,8 +250,7 @@ def lasting() -> Mapping[str, Sequence[str]]:
 
 
 def is_fast(item: pytest.Item) -> bool:
-    module = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
-    if item.name.partition("[")[0] in lasting().get(module, ()):
+    if item.name.partition("[")[0] in lasting().get(_module(item.path), ()):
         return False
     return not any(item.get_closest_marker(name) for name in HEAVY)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,8 +51,10 @@ def logio(
 
 
 @pytest.fixture
-def start(store: LogStore, logio: Logio, tmp_path: Path) -> Callable[..., Run]:
+def start(store: LogStore, logio: Logio, tmp_path: Path, warehouse_with_products: Path) -> Callable[..., Run]:
     transactions = write_slice(tmp_path / "transactions.parquet", 1_000)
+    (tmp_path / ".logio").mkdir()
+    shutil.copy(warehouse_with_products, tmp_path / ".logio" / "warehouse.db")
 
     def run(name: str, *options: str) -> Run:
         code, said = logio("run", SALES, "--param", f"transactions={transactions}", "--run-id", name, *options)

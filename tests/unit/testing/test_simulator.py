@@ -41,7 +41,7 @@ PLAIN = 770
 """Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""
-PARTS, OF_FEW = 8, 3
+PARTS, OF_FEW = 16, 3
 """Of the schedules of a scenario, and of one that has few: `make test` takes one part of each."""
 DONE, REFUSED = ScalingState.DONE, ScalingState.REFUSED
 
