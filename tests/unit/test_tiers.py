@@ -319,7 +319,7 @@ def test_a_few_failures_get_a_second_look(
     ]
     (tmp_path / "test_it.py").write_text("\n".join(["def test_right():\n    pass\n", *tests]))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    first = program["run"]([sys.executable, "-m", "pytest", "-q", "-n", "2"], tmp_path)
+    first = program["run"]([sys.executable, "-m", "pytest", "-q", "-n", "0"], tmp_path)
     assert first == 1
     assert program["second_look"](first, tmp_path) == code
     printed = capfd.readouterr().out
