@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
 
@@ -20,7 +20,7 @@ _commands = app.commands
 
 
 @cache
-def _command() -> click.Command:
+def _command() -> Callable[..., Any]:
     """`logio`, made once: Typer makes all commands anew for each that is typed, which took a quarter of these tests' time."""
     return typer.main.get_command(_commands())
 
