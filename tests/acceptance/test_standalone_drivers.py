@@ -23,6 +23,8 @@ from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import Claim, Submission
 from tests.support import hosts
+from tests.support.cluster_lakes import NodeSays, cluster_lake
+from tests.support.gated_runs import NoLauncher
 from tests.support.grocery import assert_exact
 from tests.support.postgres import PostgresServer
 from tests.support.relay import relay
@@ -31,7 +33,6 @@ from tests.support.spark_cluster import HOSTS, Cluster, spark_cluster
 from tests.support.standalone_runs import (
     EXPECTED,
     Gated,
-    NoLauncher,
     gated,
     leaves_nothing,
     on_cluster,
@@ -110,6 +111,33 @@ def test_sales_are_exact_when_the_driver_with_spark_dies(
         leaves_nothing(run, cluster)
         eventually(lambda: not cluster.running(), what="no application is left", timeout=60, every=0.2)
     assert_exact(postgres_warehouse_url, small_transactions, SALES_RECORDS_PER_BATCH)
+
+
+def test_a_lake_is_exact_when_jvm_and_python_are_killed_in_the_middle_of_jobs(
+    cluster: Cluster, tmp_path: Path, postgres_url: str, postgres_warehouse_url: str
+) -> None:
+    """Each time a task of an executor has begun to write a file."""
+
+    def settings(says: NodeSays) -> SparkSettings:
+        node = write_node_file(tmp_path / "node.json", says["log"], says["connections"], {}, payloads=says["payloads"])
+        return on_cluster(cluster, node, **{"spark.sql.shuffle.partitions": "2", "spark.cores.max": "1"})
+
+    with cluster_lake(settings, tmp_path, postgres_url, postgres_warehouse_url) as made:
+        run, (first, second, third) = made.run, made.gates
+        made.until_held(first, 420)
+        made.is_recovered("its JVM is killed", lambda: run.signal("make", signal.SIGKILL, jvm=True), first)
+        made.until_held(second, 420)
+        made.is_recovered("its Python is killed", lambda: run.signal("make", signal.SIGKILL), second)
+        made.until_held(third, 420)
+        eventually(lambda: len(cluster.state()["activedrivers"]) == 2, what="what died is gone", timeout=120, every=0.2)
+        assert made.living() == {"make": 1, "sum": 1}
+        made.open(third)
+        run.finish(timeout=600)
+        log.info("seconds to the first new commit: %s", made.seconds)
+        made.assert_exact()
+        leaves_nothing(run, cluster)
+        eventually(lambda: not cluster.running(), what="no application is left", timeout=60, every=0.2)
+        made.leaves_nothing()
 
 
 def test_a_driver_that_waits_for_room_is_no_dead_one(

@@ -24,9 +24,10 @@ from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import Claim, Submission
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from tests.support.gated_runs import NoLauncher
 from tests.support.grocery import assert_exact
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, Running, running
-from tests.support.standalone_runs import EXPECTED, GATES, Gated, NoLauncher, gated_by, write_node_file
+from tests.support.standalone_runs import EXPECTED, GATES, Gated, gated_by, write_node_file
 from tests.support.waiting import eventually
 from tests.support.yarn_cluster import DRIVER_MEGABYTES, YarnCluster, why_no_yarn, yarn_cluster
 

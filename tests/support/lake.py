@@ -43,55 +43,56 @@ def write_orders(folder: Path, files: int, rows: int, seed: int = 1) -> Path:
 def expected_orders(orders: Path) -> list[tuple[int, int, int]]:
     """(id, store, cents), by id."""
     query = f"SELECT id, store, quantity * price FROM '{orders}/*.parquet' WHERE quantity > 0 ORDER BY id"
-    return _rows(query)
+    return rows_of_query(query)
 
 
 def expected_refused(orders: Path) -> list[tuple[int]]:
     """The ids of orders that are not good, in order."""
     query = f"SELECT id FROM '{orders}/*.parquet' WHERE quantity <= 0 OR quantity IS NULL ORDER BY id"
-    return _rows(query)
+    return rows_of_query(query)
 
 
 def expected_stores(orders: Path) -> dict[int, int]:
     """Store → cents of all events."""
     query = f"SELECT store, sum(quantity * price) FROM '{orders}/*.parquet' WHERE quantity > 0 GROUP BY store"
-    return {store: int(cents) for store, cents in _rows(query)}
+    return {store: int(cents) for store, cents in rows_of_query(query)}
 
 
 def expected_days(orders: Path) -> list[tuple[Any, ...]]:
     """(day, store, cents, orders), in order."""
     query = f"""SELECT (ts AT TIME ZONE 'UTC')::DATE, store, sum(quantity * price)::BIGINT, count(*)
         FROM '{orders}/*.parquet' WHERE quantity > 0 GROUP BY ALL ORDER BY ALL"""
-    return _rows(query)
+    return rows_of_query(query)
 
 
 def published_days(lake: Path) -> list[tuple[Any, ...]]:
     """As `expected_days`."""
     query = f"""SELECT (day AT TIME ZONE 'UTC')::DATE, store, cents, orders FROM read_parquet('{lake}/days/*.parquet')
         ORDER BY ALL"""
-    return _rows(query)
+    return rows_of_query(query)
 
 
 def published_orders(lake: Path) -> list[tuple[int, int, int]]:
     """As `expected_orders`, of what readers of the folder see."""
     files = f"read_parquet('{lake}/orders/store=*/*.parquet', hive_partitioning=true)"
     query = f"SELECT id, store, cents FROM {files} ORDER BY id"
-    return _rows(query)
+    return rows_of_query(query)
 
 
 def drawn(lake: Path) -> list[str]:
     """The values that were drawn for the published orders."""
     query = f"SELECT drawn FROM read_parquet('{lake}/orders/store=*/*.parquet')"
-    return [value for (value,) in _rows(query)]
+    return [value for (value,) in rows_of_query(query)]
 
 
 def published_stores(lake: Path) -> dict[int, int]:
     """As `expected_stores`."""
     query = f"SELECT store, sum(cents) FROM read_parquet('{lake}/stores/*.parquet') GROUP BY store"
-    return {store: int(cents) for store, cents in _rows(query)}
+    return {store: int(cents) for store, cents in rows_of_query(query)}
 
 
-def _rows(query: str) -> list[Any]:
+def rows_of_query(query: str) -> list[Any]:
+    """The rows of a query of DuckDB."""
     with duckdb.connect() as database:
         return database.execute(query).fetchall()
 

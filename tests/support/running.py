@@ -262,10 +262,9 @@ class Running:
         """End every driver of the run, whatever state it is in, and what stands by to take its place."""
         if (work_dir := getattr(self.context.launcher, "work_dir", None)) is not None:
             driver_folders.end_under(work_dir)
-        for group in self.groups:
-            identity = self.status(group).identity
-            if identity is not None:
-                processes.end(identity)
+        for status in self.store.groups(self.run.run_id):  # none, where a test has removed the run
+            if status.identity is not None:
+                processes.end(status.identity)
         self.store.dispose()
 
 

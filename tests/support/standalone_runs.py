@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -19,13 +18,11 @@ import pyarrow.parquet as pq
 from airflow_logio.launch import bundle
 from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
-from airflow_logio.launch.driver_config import Launch
-from airflow_logio.launch.launcher import Launched, Launcher
 from airflow_logio.launch.managers.submission_server import REST_PROPERTY
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from tests.support.gated_runs import GatedRun, NoLauncher
 from tests.support.running import Running, running
 from tests.support.spark_cluster import Cluster
 from tests.support.waiting import eventually
@@ -65,10 +62,13 @@ pipeline.group("save", save)
 EXPECTED = [(number, 2 * number) for number in range(NUMBERS)]
 
 
-def write_node_file(path: Path, log_url: str, connections: Mapping[str, str], environment: Mapping[str, str]) -> Path:
-    """What a node has to say to drivers."""
+def write_node_file(
+    path: Path, log_url: str, connections: Mapping[str, str], environment: Mapping[str, str], **more: str
+) -> Path:
+    """What a node has to say to drivers; `more`: the payload store."""
+    says = {"log": log_url, "connections": dict(connections), "environment": dict(environment), **more}
     path.touch(mode=0o600)
-    path.write_text(json.dumps({"log": log_url, "connections": dict(connections), "environment": dict(environment)}))
+    path.write_text(json.dumps(says))
     return path
 
 
@@ -80,52 +80,10 @@ def on_cluster(cluster: Cluster, node_file: Path, rest: str | None = None, **con
 
 
 @dataclass
-class NoLauncher(Launcher):
-    """Starts no process: drivers are the master's."""
-
-    work_dir: Path
-
-    def launch(self, claim: Claim, launch: Launch) -> Launched:
-        raise AssertionError(f"a driver of {claim.group} was to start on this machine")
-
-
-@dataclass
-class Gated:
+class Gated(GatedRun):
     """A run of the small pipeline."""
 
-    run: Running
-    folder: Path
     warehouse_url: str
-    seconds: dict[str, float] = field(default_factory=dict)
-    """What happened → seconds from there to the first commit of the next driver."""
-
-    def held(self, number: int) -> list[Path]:
-        return sorted(self.folder.glob(f"held-{number}-*"))
-
-    def until_held(self, number: int, timeout: float = 300) -> None:
-        """Supervise until a driver waits at a gate."""
-        self.run.until(lambda: self.held(number), f"a driver waits at {number}", timeout=timeout)
-
-    def open(self, number: int) -> None:
-        (self.folder / f"open-{number}").touch()
-
-    def is_recovered(self, what: str, fault: Callable[[], object], gate: int, timeout: float = 420) -> None:
-        """Do what ends the driver of group `make`, which waits at a gate; open that when it is replaced, and supervise
-        until it has committed."""
-        before = self.run.status("make").incarnation
-        begun = time.monotonic()
-        fault()
-        self.run.until(lambda: self.run.status("make").incarnation > before, f"{what}: it is dead", timeout=timeout)
-        self.open(gate)
-
-        def has_committed() -> bool:
-            drivers = self.run.store.drivers(self.run.run.run_id)
-            return any(
-                one.first_commit_at is not None for one in drivers if one.group == "make" and one.incarnation > before
-            )
-
-        self.run.until(has_committed, f"make is recovered when {what}", timeout=timeout)
-        self.seconds[what] = round(time.monotonic() - begun, 1)
 
     def rows(self) -> list[tuple[int, int]]:
         connection = psycopg2.connect(self.warehouse_url.replace("+psycopg2", ""))
