@@ -67,6 +67,8 @@ class LogioPipelineGroup(TaskGroup):
     :param on_quarantine_callback: called after Input Sets were set aside; of each group at most every ten minutes.
     :param on_scaling_callback: called after a request to scale a group was carried out or refused.
     :param on_budget_callback: called after a recovery that nearly spends the group's budget.
+    :param on_queued_callback: called when a driver has waited for room on its cluster for `launch_seconds`, then each time
+        that this has doubled.
     :param assets: True, or writer → asset or URI: an Airflow asset event for each table and dataset when the run has finished
         (`LogioAssetsOperator`), by a last task ``assets``.
     :param assets_with_quarantine: also when it has finished with quarantine, and ``finish_run`` fails.
@@ -100,6 +102,7 @@ class LogioPipelineGroup(TaskGroup):
         on_quarantine_callback: Callbacks = None,
         on_scaling_callback: Callbacks = None,
         on_budget_callback: Callbacks = None,
+        on_queued_callback: Callbacks = None,
         assets: bool | Mapping[str, str | Asset] = False,
         assets_with_quarantine: bool = False,
         lookback: int = 0,
@@ -116,6 +119,7 @@ class LogioPipelineGroup(TaskGroup):
             "on_quarantine_callback": on_quarantine_callback,
             "on_scaling_callback": on_scaling_callback,
             "on_budget_callback": on_budget_callback,
+            "on_queued_callback": on_queued_callback,
         }
         notifies = not supervised and any(callbacks.values())
         if checked_lookback(lookback):

@@ -47,6 +47,8 @@ class LogioSuperviseOperator(BaseOperator):
     :param on_quarantine_callback: called after Input Sets were set aside; of each group at most every ten minutes.
     :param on_scaling_callback: called after a request to scale a group was carried out or refused.
     :param on_budget_callback: called after a recovery that leaves the group one or none, or none at the place where its
+    :param on_queued_callback: called when a driver has waited for room on its cluster for `launch_seconds`, then each time
+        that this has doubled.
         operator's code has failed.
     :param recover: False: only call callbacks; a recovery DAG recovers and scales.
     :param deferrable: False: look from the worker, which holds a slot for as long as the run lasts; default as for
@@ -71,6 +73,7 @@ class LogioSuperviseOperator(BaseOperator):
         on_quarantine_callback: Callbacks = None,
         on_scaling_callback: Callbacks = None,
         on_budget_callback: Callbacks = None,
+        on_queued_callback: Callbacks = None,
         recover: bool = True,
         deferrable: bool | None = None,
         retries: int = MANY,
@@ -91,6 +94,7 @@ class LogioSuperviseOperator(BaseOperator):
         self.on_quarantine_callback = as_callbacks("on_quarantine_callback", on_quarantine_callback)
         self.on_scaling_callback = as_callbacks("on_scaling_callback", on_scaling_callback)
         self.on_budget_callback = as_callbacks("on_budget_callback", on_budget_callback)
+        self.on_queued_callback = as_callbacks("on_queued_callback", on_queued_callback)
         self.recover = recover
         self.has_place = _compat.has_own_place(kwargs, is_mapped=_compat.is_from_mapped(self))
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable

@@ -199,6 +199,21 @@ def what_its_manager_says(status: GroupStatus) -> str | None:
     return saying(said)
 
 
+def queued_seconds(status: GroupStatus) -> float | None:
+    """For how long its driver has waited for room on its cluster; None if its manager has not said lately that it does."""
+    said = status.manager_said
+    is_queued = said is not None and said.state == "queued" and what_its_manager_says(status) is not None
+    return status.state_age_seconds if is_queued else None
+
+
+def waits_for_room(status: GroupStatus) -> str:
+    """Of a driver for which `queued_seconds` is not None."""
+    return (
+        f"it has waited for room on its cluster for {queued_seconds(status):,.0f} s ({what_its_manager_says(status)}). Time "
+        "in a queue counts as no failure: it waits on, and spends no recovery"
+    )
+
+
 def place_on_cluster(status: GroupStatus) -> str:
     """As what its driver was submitted to a cluster manager, such as ``yarn: application_17_0001, attempt 2``; empty for a
     process of the machine that launched it."""

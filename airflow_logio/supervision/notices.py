@@ -6,6 +6,7 @@ whichever process looks; one that was not told yet is found again by the next lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -15,6 +16,7 @@ from msgspec import structs
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
+from airflow_logio.status.condition import queued_seconds, waits_for_room
 from airflow_logio.status.recoveries import Recovery, budget_left, recoveries
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _LONGEST = 4000
 
 Seen = Mapping[str, Mapping[str, Any]]
 """Kind → group → what was told last: the incarnation, the number of the request, or, of Input Sets, (how many, since when the
-latest was set aside, when that was told)."""
+latest was set aside, when that was told), and of a queue, (incarnation, how often the time in it had doubled)."""
 
 
 class NoticeKind(StrEnum):
@@ -45,6 +47,8 @@ class NoticeKind(StrEnum):
     """A request to scale a group was carried out or refused."""
     QUARANTINE = "quarantine"
     """Input Sets were set aside."""
+    QUEUED = "queued"
+    """A driver waits for room on its cluster for longer than a launch may take."""
     HALTED = "halted"
     PARKED = "parked"
 
@@ -129,6 +133,7 @@ def notices(
         found += _scaled(sight, told[NoticeKind.SCALING], all_requests)
     if figures is not None:
         found += _set_aside(sight.run, figures.quarantined, told[NoticeKind.QUARANTINE], now, is_last=is_last)
+    found += _queued(sight, told[NoticeKind.QUEUED])
     found += _stopped(sight, GroupState.HALTED, NoticeKind.HALTED, told[NoticeKind.HALTED])
     found += _stopped(sight, GroupState.PARKED, NoticeKind.PARKED, told[NoticeKind.PARKED])
     return [one for one in found if one.kind in kinds]
@@ -170,6 +175,23 @@ def _stopped(sight: RunSight, state: GroupState, kind: NoticeKind, told: Mapping
             yield _notice(
                 sight.run, kind, one.group, one.incarnation, why, at=one.since, figures=figures, mark=one.incarnation
             )
+
+
+def _queued(sight: RunSight, told: Mapping[str, Sequence[int]]) -> Iterator[Notice]:
+    """When it has waited for `launch_seconds`, then each time that this has doubled: a queue may last for days."""
+    launch_seconds = sight.run.spec.lease.launch_seconds
+    for one in sight.groups:
+        waited = queued_seconds(one)
+        if waited is None or waited < launch_seconds:
+            continue
+        mark = [one.incarnation, int(math.log2(waited / launch_seconds))]
+        if mark <= list(told.get(one.group, ())):
+            continue
+        figures = {"seconds": waited, "launch_seconds": launch_seconds}
+        why = waits_for_room(one)
+        yield _notice(
+            sight.run, NoticeKind.QUEUED, one.group, one.incarnation, why, at=one.since, figures=figures, mark=mark
+        )
 
 
 def _untold(run: Run, drivers: Sequence[DriverRecord], told: Mapping[str, int]) -> list[Recovery]:

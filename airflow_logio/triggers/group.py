@@ -381,7 +381,7 @@ class LogioGroupTrigger(LogTrigger):
             GroupReporter(run, replicated_group(self.group), self.log.info),
             relay,
             SparkUi(spark_history_url()),
-            ClusterNews(),
+            ClusterNews(run.spec.lease.launch_seconds),
             StoredLink(getattr(self, "task_instance", None)),
             RunningEvents(self.lineage, run, replicated_group(self.group)),
         )

@@ -182,7 +182,8 @@ class WorkerSegment:
     def _until_settled(self, group: GroupTask, relay: TaskRelay, running: RunningEvents, interval: float) -> Look:
         """Look and launch until the group has ended, or the trigger can watch it."""
         store, recovers = group.context.store, self.recovers
-        spark_ui, cluster = SparkUi(_compat.spark_history_url()), ClusterNews()
+        spark_ui = SparkUi(_compat.spark_history_url())
+        cluster = ClusterNews(group.context.run.spec.lease.launch_seconds)
         link = StoredLink(None if self.task.deferrable else self.context["ti"])
         while True:
             look, launched = group.advance(recovers=recovers or group.is_left())

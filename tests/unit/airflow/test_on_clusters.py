@@ -278,7 +278,7 @@ def test_stopping_a_run_ends_a_driver_that_waits_at_its_manager(log: LogStore, r
 
 def test_the_log_of_the_task_has_each_sentence_once(log: LogStore, run: Run, master: Master) -> None:
     deferred(lambda: task(master).execute(context()))
-    ref, news = GroupRef(run.run_id, GROUP, 1), ClusterNews()
+    ref, news = GroupRef(run.run_id, GROUP, 1), ClusterNews(120.0)
     submitted, *_ = news.news([status(log, run)])
     assert submitted.startswith("Group totals, incarnation 1: submitted to standalone at http://127.0.0.1")
     assert (
@@ -289,6 +289,21 @@ def test_the_log_of_the_task_has_each_sentence_once(log: LogStore, run: Run, mas
         [sentence] = news.news([status(log, run)])
         assert said.state in sentence and said.why in sentence
         assert news.news([status(log, run)]) == []
+
+
+def test_the_log_of_the_task_says_again_that_a_queue_lasts(log: LogStore, run: Run, master: Master) -> None:
+    deferred(lambda: task(master).execute(context()))
+    news = ClusterNews(120.0)
+    waits = structs.replace(status(log, run), manager_said=ManagerSaid("queued", "queue etl"), said_age_seconds=1.0)
+    news.news([waits])
+
+    def said(seconds: float) -> list[str]:
+        return news.news([structs.replace(waits, state_age_seconds=seconds)])
+
+    assert [seconds for seconds in range(0, 500, 10) if said(seconds)] == [120, 240, 360, 480]
+    [sentence] = said(600.0)
+    assert "waited for room on its cluster for 600 s (queued: queue etl)" in sentence
+    assert said(605.0) == []
 
 
 # --- places -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Status
 from airflow_logio.status.whole_group import AlertFigures, alert_figures
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef, ManagerSaid, Submission
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.notices import (
     QUARANTINE_SECONDS,
@@ -226,6 +226,45 @@ def more(flow: TwoGroups, inset: str) -> None:
     flow.drivers["ingest"].session.commit([sent(2, receiver=INTO, sender=READ)])
     flow.drivers["totals"].session.commit([fx.Acknowledge(READ, INTO, 2, ((inset, Status.UNDONE),))])
     flow.drivers["totals"].session.commit([fx.SetAside("total", inset, 1, "ValueError: no")])
+
+
+def test_a_queue_that_lasts_is_told_when_a_launch_takes_no_longer_and_then_ever_more_rarely() -> None:
+    clock = [1000.0]
+    store = MemoryLogStore(lambda: clock[0])
+    run = store.start_run(spec("g"))
+    teller, limit = Teller(store, run), run.spec.lease.launch_seconds
+    claim = store.claim(run.run_id, "g", expected=0, reason="test")
+    assert store.submitting(claim, Submission("yarn", "http://rm:8088", "logio-g"))
+    assert store.submitted(claim, log_path=None, launcher=None)
+    ref, told = GroupRef(run.run_id, "g", 1), dict[float, Notice]()
+
+    def wait(times: float, said: str = "queued") -> list[Notice]:
+        clock[0] = 1000.0 + times * limit
+        store.note_said(ref, ManagerSaid(said, "queue etl", 1000.0))
+        found = teller.found()
+        teller.tell()
+        assert teller.found() == [], "once"
+        return found
+
+    for quarters in range(1, 40):
+        for one in wait(quarters / 4):
+            told[quarters / 4] = one
+    assert list(told) == [1, 2, 4, 8]
+    assert [one.mark for one in told.values()] == [[1, times] for times in range(4)]
+    assert len({one.key for one in told.values()}) == 4
+    assert told[2].kind is K.QUEUED and told[2].figures == {"seconds": 2 * limit, "launch_seconds": limit}
+    assert "queue etl" in told[2].why and f"for {2 * limit:,.0f} s" in told[2].why
+    clock[0] += 100 * limit
+    assert teller.found() == [], "what its manager said then is old"
+    assert wait(200, "starting") == []
+    [told[1000]] = wait(1000)
+    assert store.declare_dead(ref, "test")
+    again = store.claim(run.run_id, "g", expected=1, reason="test")
+    assert store.submitted(again, log_path=None, launcher=None)
+    ref = GroupRef(run.run_id, "g", 2)
+    clock[0] += 1.5 * limit
+    store.note_said(ref, ManagerSaid("queued", "queue etl"))
+    assert [(one.kind, one.mark) for one in teller.found() if one.kind is K.QUEUED] == [(K.QUEUED, [2, 0])]
 
 
 def test_requests_to_scale_are_told_with_their_outcome() -> None:
