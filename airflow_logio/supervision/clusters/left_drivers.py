@@ -17,6 +17,7 @@ from airflow_logio.launch.managers.cluster_manager import SUBMIT_SECONDS, Driver
 from airflow_logio.launch.managers.known_managers import Managers
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LeftDriver, Submission
+from airflow_logio.supervision.clusters.manager_answers import started
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ PACE_SECONDS = 10.0
 """Between two questions of one process."""
 GRACE_SECONDS = 60.0
 """For so long after its group has ended a driver may end by itself: it may still serve what others are about to fetch."""
-
-
 FORGOTTEN_SECONDS = 30 * 24 * 3600.0
 """So long after its group has ended a driver is not asked for any more."""
 
@@ -55,13 +54,8 @@ class LeftDrivers:
         if now - self._asked_at < PACE_SECONDS or (self._thread is not None and self._thread.is_alive()):
             return
         self._asked_at = now
-        thread = threading.Thread(target=self._ask, name="logio-left-drivers", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads
-            log.warning("drivers that are left on clusters are not asked to end for now: %s", error)
-        else:
-            self._thread = thread
+        otherwise = "drivers that are left on clusters are not asked to end for now"
+        self._thread = started(self._ask, "logio left drivers", otherwise)
 
     def _ask(self) -> None:
         try:

@@ -24,8 +24,6 @@ PACE_SECONDS = 2.0
 """Between two questions to the managers."""
 WANTED_SECONDS = 30.0
 """For so long after a look has wanted it, what a manager says of a driver is asked for, and kept."""
-
-
 OLD_SECONDS = 60.0
 """An answer holds for so long, if no other one comes."""
 
@@ -62,7 +60,7 @@ class ManagerAnswers:
             self._wanted |= dict.fromkeys(submissions, now)
             if self._asking is None and now - self._asked_at >= PACE_SECONDS:
                 self._asked_at = now
-                self._begin()
+                self._asking = started(self._ask, "logio managers", "what the cluster managers say is not known")
             return {one: self._newest(one, now) for one in submissions}
 
     def _newest(self, submission: Submission, now: float) -> Answer:
@@ -72,15 +70,6 @@ class ManagerAnswers:
             return NO_ANSWER
         age = now - found.asked_at
         return found if age < OLD_SECONDS else Answer(Sighting(DriverSight.UNKNOWN, f"no answer for {age:.0f} s"), now)
-
-    def _begin(self) -> None:
-        asking = threading.Thread(target=self._ask, name="logio managers", daemon=True)
-        try:
-            asking.start()
-        except RuntimeError as error:  # no more threads
-            log.warning("what the cluster managers say is not known: %s", error)
-        else:
-            self._asking = asking
 
     def wait(self, seconds: float) -> None:
         """Wait for the answers that are on their way; at most so long."""
@@ -119,6 +108,17 @@ class ManagerAnswers:
                 seen = dict.fromkeys(submissions, Sighting(DriverSight.UNKNOWN, f"{type(error).__name__}: {error}"))
             found |= {one: Answer(what, asked_at) for one, what in seen.items()}
         return found
+
+
+def started(ask: Callable[[], None], name: str, otherwise: str) -> threading.Thread | None:
+    """A thread that asks managers. None if there can be no more threads; then a warning says what this means."""
+    thread = threading.Thread(target=ask, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        log.warning("%s: %s", otherwise, error)
+        return None
+    return thread
 
 
 _shared = ManagerAnswers()
