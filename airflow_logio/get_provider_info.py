@@ -66,7 +66,11 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "extra-links": ["airflow_logio.operators.links.DriverLogLink", "airflow_logio.operators.links.SparkUiLink"],
+        "extra-links": [
+            "airflow_logio.operators.links.DriverLogLink",
+            "airflow_logio.operators.links.ManagerLink",
+            "airflow_logio.operators.links.SparkUiLink",
+        ],
         "asset-uris": [
             {
                 "schemes": ["logio"],

@@ -1,4 +1,4 @@
-"""Links of a group's task: the Spark UI of its present driver, and what its drivers print.
+"""Links of a group's task: the Spark UI of its present driver, its cluster manager's page, and what its drivers print.
 
 Airflow stores a link as an XCom when a segment of the task ends, a deferral included. A recovered group has another driver
 then, so the trigger stores the link again when that one has reported (`LogioGroupTrigger`).
@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_logio import _compat
 from airflow_logio._compat import BaseOperatorLink
-from airflow_logio.triggers.stored_link import SPARK_UI_KEY
+from airflow_logio.triggers.stored_link import MANAGER_KEY, SPARK_UI_KEY
 
 
 class SparkUiLink(BaseOperatorLink):
@@ -23,6 +23,18 @@ class SparkUiLink(BaseOperatorLink):
         """What this segment of the task has seen last; what the trigger has stored if it has seen nothing."""
         seen: str | None = getattr(operator, "spark_ui", None)
         return _compat.stored_link(ti_key, SPARK_UI_KEY) if seen is None else seen
+
+
+class ManagerLink(BaseOperatorLink):
+    """The page of its cluster manager about the group's present driver; none on Kubernetes, or for a process of a worker."""
+
+    name = "Cluster manager"
+    xcom_key = MANAGER_KEY
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """As that of the Spark UI."""
+        seen: str | None = getattr(operator, "manager_page", None)
+        return _compat.stored_link(ti_key, MANAGER_KEY) if seen is None else seen
 
 
 class DriverLogLink(BaseOperatorLink):

@@ -14,7 +14,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.spark_settings import SparkArguments
 from airflow_logio.operators._task.arguments import check_deploy_mode, check_group, refuse, with_spark_attributes
 from airflow_logio.operators._task.pipeline_reference import check_connections, known_at_parse, reference
-from airflow_logio.operators.links import DriverLogLink, SparkUiLink
+from airflow_logio.operators.links import DriverLogLink, ManagerLink, SparkUiLink
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.task_arguments import mapping_of, with_told_arguments
 
@@ -120,7 +120,7 @@ class LogioSparkOperator(BaseOperator):
         "properties_file",
     )
     ui_color = "#f7e3d0"
-    operator_extra_links = (SparkUiLink(), DriverLogLink())
+    operator_extra_links = (SparkUiLink(), ManagerLink(), DriverLogLink())
 
     def __init__(
         self,
@@ -202,6 +202,7 @@ class LogioSparkOperator(BaseOperator):
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
         self.spark_ui: str | None = None
+        self.manager_page: str | None = None
         """Address of the Spark UI as this segment of the task has seen it last; None before the first look."""
         self._segment: WorkerSegment | None = None
 

@@ -149,14 +149,11 @@ class ClassicEngine(SparkEngine):
         return session
 
     def application(self, session: Any) -> SparkApplication | None:
-        """As `SparkEngine`; with the address of the master's proxy where there is one."""
+        """As `SparkEngine`; with the address of a proxy where there is one."""
         try:
             context, conf = session.sparkContext, session.conf
             found, ui = str(context.applicationId), context.uiWebUrl
-            is_proxied = ui is not None and is_set(conf, "spark.ui.reverseProxy")
-            if is_proxied and (proxy := conf.get("spark.ui.reverseProxyUrl", "")):
-                ui = f"{proxy.rstrip('/')}/proxy/{found}/"
-            return SparkApplication(found, ui, is_set(conf, "spark.eventLog.enabled"))
+            return SparkApplication(found, ui_for_people(found, ui, conf), is_set(conf, "spark.eventLog.enabled"))
         except Exception as error:
             log.debug("Spark does not say where its UI is: %s", error)
             return None
@@ -222,6 +219,23 @@ class ClassicEngine(SparkEngine):
     def stop(self, session: Any) -> None:
         """As `SparkEngine`: the application ends."""
         session.stop()
+
+
+_OF_YARN = "spark.org.apache.hadoop.yarn.server.webproxy.amfilter.AmIpFilter.param.PROXY_URI_BASES"
+"""Where YARN's proxy shows a driver that YARN has started; set by its ApplicationMaster."""
+_IN_POD = "spark.kubernetes.submitInDriver"
+
+
+def ui_for_people(application: str, ui: str | None, conf: Any) -> str | None:
+    """Where a browser finds the UI of a driver which says that it is at `ui`: at YARN's proxy, which the driver leads to, or
+    at a reverse proxy. None if it has no UI, or has it in a pod, whose address is known within its cluster only."""
+    if ui is None:
+        return None
+    if is_set(conf, "spark.ui.reverseProxy") and (proxy := conf.get("spark.ui.reverseProxyUrl", "")):
+        return f"{proxy.rstrip('/')}/proxy/{application}/"
+    if of_yarn := conf.get(_OF_YARN, ""):
+        return f"{str(of_yarn).partition(',')[0].rstrip('/')}/"
+    return None if is_set(conf, _IN_POD) else ui
 
 
 def is_set(conf: Any, name: str) -> bool:

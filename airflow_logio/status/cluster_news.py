@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_logio.launch.managers.known_managers import where_its_output_is
+from airflow_logio.launch.managers.known_managers import page_of, where_its_output_is
 from airflow_logio.protocol.states import ALIVE
 from airflow_logio.status.condition import queued_seconds, waits_for_room, what_its_manager_says
 from airflow_logio.store.records.status_records import GroupStatus
+
+
+def manager_page(statuses: Sequence[GroupStatus]) -> str:
+    """Its manager's page about the driver of a group, of the first living one of several replicas; empty if there is none.
+
+    A manager shows for a while what has ended, too.
+    """
+    living_first = sorted(statuses, key=lambda one: one.state not in ALIVE)
+    return next(filter(None, (page_of(one.submissions) for one in living_first if one.submissions)), "")
 
 
 class ClusterNews:

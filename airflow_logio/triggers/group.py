@@ -23,7 +23,7 @@ from airflow_logio.launch.driver_log import OutputRelay, beginning
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
-from airflow_logio.status.cluster_news import ClusterNews
+from airflow_logio.status.cluster_news import ClusterNews, manager_page
 from airflow_logio.status.recoveries import Recovery, RecoveryNews
 from airflow_logio.status.snapshot import ProgressLines, SnapshotSeries
 from airflow_logio.status.spark_ui import SparkUi
@@ -42,7 +42,7 @@ from airflow_logio.supervision.scaling import launches_by_task
 from airflow_logio.supervision.task_notes import STOPPING, give_up_place, note_killed, on_its_way
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
-from airflow_logio.triggers.stored_link import StoredLink
+from airflow_logio.triggers.stored_link import StoredLinks
 
 LINE_SECONDS = 30.0
 """At most one line of progress within this time, in the log of the task."""
@@ -335,7 +335,7 @@ class LogioGroupTrigger(LogTrigger):
         for said in (*observers.cluster.news(seen.statuses), *observers.spark_ui.news(seen.statuses)):
             self.log.info(said)
         if seen.statuses:
-            observers.link.lead_to(observers.spark_ui.address(seen.statuses))
+            observers.links.lead_to(observers.spark_ui.address(seen.statuses), manager_page(seen.statuses))
         observers.relay.relay(printed)
         self.relayed = observers.relay.relayed
 
@@ -382,7 +382,7 @@ class LogioGroupTrigger(LogTrigger):
             relay,
             SparkUi(spark_history_url()),
             ClusterNews(run.spec.lease.launch_seconds),
-            StoredLink(getattr(self, "task_instance", None)),
+            StoredLinks(getattr(self, "task_instance", None)),
             RunningEvents(self.lineage, run, replicated_group(self.group)),
         )
 
@@ -398,7 +398,7 @@ class _Observers:
     relay: OutputRelay
     spark_ui: SparkUi
     cluster: ClusterNews
-    link: StoredLink
+    links: StoredLinks
     running: RunningEvents
 
 

@@ -12,6 +12,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.run_report.causes import HIDDEN, brief, cause_of
 from airflow_logio.run_report.report import Report
+from airflow_logio.status.cluster_news import manager_page
 from airflow_logio.status.recoveries import is_budget_spent
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.status.whole_group import members_of
@@ -205,6 +206,7 @@ def panel_document(
         ],
         "drivers_in_all": len(drivers),
         "spark_ui": SparkUi(history_url).address(statuses),
+        "manager_page": manager_page(statuses),
     }
 
 

@@ -27,6 +27,7 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
   const one = found ?? whole;
   const replicas = run.groups.filter((replica) => replica.whole === group);
   const ui = webAddress(panel.value?.spark_ui ?? "");
+  const manager = webAddress(panel.value?.manager_page ?? "");
   return (
     <aside className="panel" aria-label={`Group ${group}`} onKeyDown={(event) => event.key === "Escape" && close()}>
       <header>
@@ -59,13 +60,8 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
           <Fact name="Spark application" value={one.spark?.application ?? ""} />
         </dl>
       )}
-      {ui !== null && (
-        <p>
-          <a href={ui} target="_blank" rel="noreferrer noopener">
-            Open its Spark UI
-          </a>
-        </p>
-      )}
+      <Away to={ui} words="Open its Spark UI" />
+      <Away to={manager} words="Open its cluster manager's page" />
       {found?.last_error && (
         <>
           <h3>
@@ -161,5 +157,15 @@ function Fact({ name, value }: { name: string; value: string }) {
       <dt>{name}</dt>
       <dd>{value}</dd>
     </div>
+  );
+}
+
+function Away({ to, words }: { to: string | null; words: string }) {
+  return to === null ? null : (
+    <p>
+      <a href={to} target="_blank" rel="noreferrer noopener">
+        {words}
+      </a>
+    </p>
   );
 }

@@ -227,6 +227,7 @@ export interface Panel {
   drivers: Driver[];
   drivers_in_all: number;
   spark_ui: string;
+  manager_page: string;
   lines: string[] | null;
 }
 

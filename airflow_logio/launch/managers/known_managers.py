@@ -84,14 +84,29 @@ def where_its_output_is(submissions: Sequence[Submission]) -> str:
     one. Asks no manager, and resolves no connection."""
     submission = next((one for one in reversed(submissions) if one.id), submissions[-1])
     found = f"{submission.manager} at {submission.address}: {submission.id or submission.name}"
-    try:
-        manager: ClusterManager = _class(submission.manager).at(submission, None)
-    except (KeyError, ConfigurationError):
+    manager = _unasked(submission)
+    if manager is None:
         return found
     page = manager.page(submission)
     shown = f". Its manager's page: {page}" if page else ""
     return f"{found}. What its JVM prints: {manager.output_command(submission)}{shown}"
 
 
+def page_of(submissions: Sequence[Submission]) -> str:
+    """The address of its manager's page about a driver on a cluster; empty if it has none. Asks nothing, as above."""
+    submission = next((one for one in reversed(submissions) if one.id), None)
+    manager = None if submission is None else _unasked(submission)
+    return "" if submission is None or manager is None else manager.page(submission) or ""
+
+
+def _unasked(submission: Submission) -> ClusterManager | None:
+    """That to which a driver was submitted, without a way to it; None if this version, or this machine, has no such one."""
+    try:
+        return _class(submission.manager).at(submission, None)  # type: ignore[no-any-return]
+    except (KeyError, ConfigurationError):
+        return None
+
+
 def _class(name: str) -> Any:
-    return getattr(import_module(f"{__package__}.{name}"), _CLASSES[name])
+    class_name = _CLASSES[name]  # the name may come from a log that a later version has written
+    return getattr(import_module(f"{__package__}.{name}"), class_name)

@@ -30,7 +30,7 @@ from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.operators._task.run_lookup import check_current, identity, is_last_try, opened_log, run_of
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
-from airflow_logio.status.cluster_news import ClusterNews
+from airflow_logio.status.cluster_news import ClusterNews, manager_page
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
@@ -39,7 +39,7 @@ from airflow_logio.store.rules.run_rules import computed_already, is_graph_of
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.task_notes import give_up_place
 from airflow_logio.triggers.group import LogioGroupTrigger
-from airflow_logio.triggers.stored_link import StoredLink
+from airflow_logio.triggers.stored_link import StoredLinks
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class WorkerSegment:
         store, recovers = group.context.store, self.recovers
         spark_ui = SparkUi(_compat.spark_history_url())
         cluster = ClusterNews(group.context.run.spec.lease.launch_seconds)
-        link = StoredLink(None if self.task.deferrable else self.context["ti"])
+        links = StoredLinks(None if self.task.deferrable else self.context["ti"])
         while True:
             look, launched = group.advance(recovers=recovers or group.is_left())
             relay.look(look)
@@ -193,7 +193,7 @@ class WorkerSegment:
             for said in cluster.news(look.statuses):
                 self.task.log.info(said)
             if look.statuses:
-                self._link(link, spark_ui.address(look.statuses))
+                self._link(links, spark_ui.address(look.statuses), manager_page(look.statuses))
             if launched or (recovers and look.is_dead):
                 recovers = False  # what dies from now on has a supervisor
                 continue
@@ -207,10 +207,10 @@ class WorkerSegment:
                 running.ask(store)
             time.sleep(interval)
 
-    def _link(self, stored: StoredLink, address: str) -> None:
+    def _link(self, stored: StoredLinks, ui: str, page: str) -> None:
         """Airflow stores links when this segment ends; a task that stays on its worker stores a new address itself."""
-        self.task.spark_ui = address
-        stored.lead_to(address)
+        self.task.spark_ui, self.task.manager_page = ui, page
+        stored.lead_to(ui, page)
 
     # --- handing over to the trigger ----------------------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_logio import _compat
 from airflow_logio.operators._task.segment import WorkerSegment
-from airflow_logio.operators.links import DriverLogLink, SparkUiLink
+from airflow_logio.operators.links import DriverLogLink, ManagerLink, SparkUiLink
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.triggers import stored_link
-from airflow_logio.triggers.stored_link import RETRY_SECONDS, SPARK_UI_KEY, StoredLink
+from airflow_logio.triggers.stored_link import MANAGER_KEY, RETRY_SECONDS, SPARK_UI_KEY, StoredLink, StoredLinks
 
 TASK = SimpleNamespace(
     dag_id="d", task_id="t", run_id="r", map_index=-1, log_url="http://airflow/dags/d/runs/r/tasks/t"
@@ -52,7 +52,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
 
 
 def test_an_address_is_stored_when_it_changes(airflow: Airflow) -> None:
-    link = StoredLink(TASK)
+    link = StoredLink(TASK, SPARK_UI_KEY)
     for address in ("", "", "http://one", "http://one", "", "http://two"):
         link.lead_to(address)
     assert airflow.stored == ["http://one", "", "http://two"], "at first, the segment before has stored what it saw"
@@ -60,7 +60,7 @@ def test_an_address_is_stored_when_it_changes(airflow: Airflow) -> None:
 
 def test_a_refused_one_is_stored_later(airflow: Airflow) -> None:
     now = 0.0
-    link = StoredLink(TASK, clock=lambda: now)
+    link = StoredLink(TASK, SPARK_UI_KEY, clock=lambda: now)
     airflow.error = RuntimeError("database is locked")
     for _ in range(5):
         link.lead_to("http://one")
@@ -73,8 +73,29 @@ def test_a_refused_one_is_stored_later(airflow: Airflow) -> None:
 
 
 def test_a_trigger_without_a_task_stores_nothing(airflow: Airflow) -> None:
-    StoredLink(None).lead_to("http://one")
+    StoredLink(None, SPARK_UI_KEY).lead_to("http://one")
     assert airflow.stored == []
+
+
+def test_each_link_is_stored_under_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: list[tuple[str, str]] = []
+
+    def store_link(_: Any, key: str, link: str) -> Future[None]:
+        stored.append((key, link))
+        answer: Future[None] = Future()
+        answer.set_result(None)
+        return answer
+
+    monkeypatch.setattr(stored_link, "store_link", store_link)
+    links = StoredLinks(TASK)
+    for ui, page in (("", "http://rm"), ("http://ui", "http://rm"), ("", "http://rm"), ("", "http://other")):
+        links.lead_to(ui, page)
+    assert stored == [
+        (MANAGER_KEY, "http://rm"),
+        (SPARK_UI_KEY, "http://ui"),
+        (SPARK_UI_KEY, ""),
+        (MANAGER_KEY, "http://other"),
+    ]
 
 
 def test_the_server_knows_the_links_of_a_serialized_task() -> None:
@@ -82,7 +103,7 @@ def test_the_server_knows_the_links_of_a_serialized_task() -> None:
         LogioSparkOperator(task_id="sums", pipeline="pipelines.sales:sales", group="totals")
     task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("sums")
     found = {link.name: link.xcom_key for link in task.operator_extra_links}
-    assert found == {"Spark UI": SPARK_UI_KEY, "Driver log": DriverLogLink().xcom_key}
+    assert found == {"Spark UI": SPARK_UI_KEY, "Cluster manager": MANAGER_KEY, "Driver log": DriverLogLink().xcom_key}
 
 
 class Backend(BaseXCom):
@@ -141,10 +162,10 @@ def test_a_link_waits_for_no_question_and_no_question_for_a_link(supervisor: Sup
 def test_a_task_that_stays_on_its_worker_stores_what_changes_and_fails_of_no_refusal(supervisor: Supervisor) -> None:
     operator = LogioSparkOperator(task_id="sums", pipeline="pipelines.sales:sales", group="totals", deferrable=False)
     now = 0.0
-    link = StoredLink(TASK, clock=lambda: now)
+    links = StoredLinks(TASK, clock=lambda: now)
 
     def sees(address: str) -> None:
-        WorkerSegment(operator, {})._link(link, address)
+        WorkerSegment(operator, {})._link(links, address, "")
         _compat._linking.submit(lambda: None).result(60)
 
     supervisor.is_away = True
@@ -155,7 +176,7 @@ def test_a_task_that_stays_on_its_worker_stores_what_changes_and_fails_of_no_ref
     sees("http://one")
     sees("")
     assert supervisor.values == ["http://one", ""]
-    assert operator.spark_ui == ""
+    assert (operator.spark_ui, operator.manager_page) == ("", "")
 
 
 def test_a_segment_says_what_it_has_seen_or_leaves_what_the_trigger_has_stored(supervisor: Supervisor) -> None:
@@ -166,4 +187,5 @@ def test_a_segment_says_what_it_has_seen_or_leaves_what_the_trigger_has_stored(s
     assert SparkUiLink().get_link(operator, ti_key=TASK) == "", "a driver that has ended has no UI"
     operator.spark_ui = "http://seen"
     assert SparkUiLink().get_link(operator, ti_key=TASK) == "http://seen"
+    assert ManagerLink().get_link(SimpleNamespace(manager_page="http://rm"), ti_key=TASK) == "http://rm"
     assert DriverLogLink().get_link(operator, ti_key=TASK) == TASK.log_url

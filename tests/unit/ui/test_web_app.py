@@ -332,8 +332,9 @@ def test_a_death_is_followed_from_its_cause_to_the_first_commit(client: TestClie
         "total": ("totals", ["in"], ["out"]),
         "save": ("totals", ["in"], []),
     }
-    drivers = client.get(f"/api/runs/{flow.run.uid}/groups/totals", headers=OWNER).json()["drivers"]
-    assert [(one["incarnation"], one["error"]) for one in drivers] == [(2, None), (1, "test")]
+    panel = client.get(f"/api/runs/{flow.run.uid}/groups/totals", headers=OWNER).json()
+    assert [(one["incarnation"], one["error"]) for one in panel["drivers"]] == [(2, None), (1, "test")]
+    assert (panel["spark_ui"], panel["manager_page"]) == ("", ""), "a process of this machine, without Spark"
 
 
 def test_what_is_parked_says_why(client: TestClient, flow: TwoGroups) -> None:
