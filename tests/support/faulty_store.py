@@ -154,9 +154,12 @@ class FaultyStore:
         self.requests: list[Request] = []
         """In the order of their arrival; those too that were refused, which cost as well."""
         self._lock = threading.Lock()
-        self._listener = Listener(lambda client: _Exchange(client, ("", 0), self) and None)  # type: ignore[arg-type]
+        self._listener = Listener(self._serve)
         self.port = self._listener.port
         self.keep = self._listener.keep
+
+    def _serve(self, client: socket.socket) -> None:
+        _Exchange(client, ("", 0), self)  # type: ignore[arg-type]
 
     def fail(self, wanted: Callable[[Request], bool], effect: Effect, times: float = float("inf")) -> Fault:
         """From now on; `heal` ends it."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from airflow_logio.errors import LogInconsistent
 from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.payloads.manifests import DataFile
@@ -55,11 +54,6 @@ class SimulatedStorage(Storage):
         if path in self.files:
             self.files[path] = StoredFile(content)
 
-    def link(self, source: str, target: str) -> None:
-        """Raises FileNotFoundError."""
-        self._check_new(target)
-        self.files[target] = self._found(source)
-
     # --- `Storage` ----------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -84,6 +78,24 @@ class SimulatedStorage(Storage):
 
     def prune(self, folder: str) -> None:
         """Folders are no things of their own here."""
+
+    def make_folder(self, path: str) -> None:
+        """As `prune`."""
+
+    def settle_folder(self, path: str) -> None:
+        """As `prune`."""
+
+    def drop_folders(self, paths: Iterable[str]) -> None:
+        """As `prune`."""
+
+    def link(self, paths: Iterable[str], folder: str) -> None:
+        for path in paths:
+            target = f"{folder}/{PurePosixPath(path).name}"
+            self._check_new(target)
+            self.files[target] = self._found(path)
+
+    def copy(self, copies: Iterable[tuple[str, str, int]]) -> None:
+        raise NotImplementedError("no simulated driver copies")
 
     def _found(self, path: str) -> StoredFile:
         if path not in self.files:
@@ -111,9 +123,6 @@ class SimulatedPayloads(Payloads):
         made._patiently = lambda _what, action: action()  # type: ignore[method-assign,assignment]  # a simulated store always answers
         return made
 
-    def make_folder(self, path: str) -> None:
-        """Folders are no things of their own here."""
-
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """What an invariant says is no answer of a storage."""
@@ -125,13 +134,6 @@ class SimulatedPayloads(Payloads):
                 violation = found
         if violation is not None:
             raise violation
-
-    def link(self, paths: Iterable[str], folder: str) -> None:
-        for path in paths:
-            try:
-                self._storage.link(path, f"{folder}/{PurePosixPath(path).name}")
-            except FileNotFoundError as error:
-                raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
 
 def encoded(records: Iterable[Record]) -> bytes:
@@ -187,3 +189,18 @@ class AskedStorage(Storage):
 
     def prune(self, folder: str) -> None:
         """As of the storage: nothing."""
+
+    def make_folder(self, path: str) -> None:
+        """As `prune`."""
+
+    def settle_folder(self, path: str) -> None:
+        """As `prune`."""
+
+    def drop_folders(self, paths: Iterable[str]) -> None:
+        """As `prune`."""
+
+    def link(self, paths: Iterable[str], folder: str) -> None:
+        raise NotImplementedError(f"{folder}: what removes files names none")
+
+    def copy(self, copies: Iterable[tuple[str, str, int]]) -> None:
+        raise NotImplementedError("what removes files copies none")

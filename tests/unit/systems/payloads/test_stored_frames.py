@@ -95,8 +95,8 @@ class Effect:
         folder = epoch.new_folder("datasets/sender.out/1")
         made = []
         for number in range(5):
-            ((*line, _),) = task_files.new_files(epoch.files, folder, (), NOISE.slice(number * 10, 10).to_batches())
-            made.append((DataFile(*line),))
+            [line] = task_files.new_files(epoch.files, folder, (), NOISE.slice(number * 10, 10).to_batches())
+            made.append((DataFile(*line[:4]),))
         schema = dataset_of(epoch, NOISE.slice(0, 1), purpose="d/other").manifest
         self.other = {file.path for file in schema.files} | {f"{epoch._folder}/d/other.1.manifest"}
         manifests = [Manifest(schema.schema, schema.arrow, files) for files in made]
