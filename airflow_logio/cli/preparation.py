@@ -26,7 +26,13 @@ from airflow_logio.launch.days_read import with_days_read
 from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.launch.spark_settings import SparkSettings, is_on_cluster
-from airflow_logio.launch.start_run import check_beside_log, check_connections, check_table_databases, run_spec
+from airflow_logio.launch.start_run import (
+    check_beside_log,
+    check_connections,
+    check_published_places,
+    check_table_databases,
+    run_spec,
+)
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunSpec
@@ -170,6 +176,7 @@ def load(wanted: Wanted, known: ConnectionUrls) -> Loaded:
     urls, files = _urls(ids, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
+    check_published_places(pipeline, urls.__getitem__)
     return Loaded(ref, pipeline, params, ids, urls, collect(ref), is_local=bool(assumed or files))
 
 

@@ -15,6 +15,8 @@ from airflow_logio.dataflow.sources import TableSource
 from airflow_logio.dataflow.unavailability import check_replay_seconds, is_missing_input
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.bucket_urls import check_place
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
@@ -181,6 +183,16 @@ def check_table_databases(pipeline: Pipeline, url_of: Callable[[str], str]) -> N
         if backend not in CONDITIONAL:
             refused = not_conditional if isinstance(operator, TableWriter) else not_followed
             raise ConfigurationError(f"{kind} {name!r}: {refused(operator.connection, backend)}")
+
+
+def check_published_places(pipeline: Pipeline, url_of: Callable[[str], str]) -> None:
+    """Raise `ConfigurationError` if a `DatasetWriter` names a place of which what counts could not be told for sure.
+
+    `url_of` as in `check_table_databases`; it is called for connections of these writers only. Asks no place.
+    """
+    for name, operator in pipeline.operators.items():
+        if isinstance(operator, DatasetWriter):
+            check_place(f"writer {name!r}: connection {operator.connection!r}", url_of(operator.connection))
 
 
 def check_beside_log(pipeline: Pipeline, url_of: Callable[[str], str], log_url: str) -> None:

@@ -158,14 +158,19 @@ class LogioStartRunOperator(BaseOperator):
         when one that looks back has begun to wait for the run that it replaces.
 
         Raises `ConfigurationError` for a wrong parameter, and for tables in a database that is neither PostgreSQL nor
-        SQLite, `IncompatibleRun` for a changed pipeline.
+        SQLite, or a bucket that cannot be published into, `IncompatibleRun` for a changed pipeline.
 
         Raises `OtherRunUnfinished`, which says what to do.
         """
         from airflow_logio.hooks.connections import database_url, external_url
         from airflow_logio.launch.code_bundle import collect
         from airflow_logio.launch.days_read import with_days_read
-        from airflow_logio.launch.start_run import check_beside_log, check_table_databases, run_spec
+        from airflow_logio.launch.start_run import (
+            check_beside_log,
+            check_published_places,
+            check_table_databases,
+            run_spec,
+        )
         from airflow_logio.operators._task.input_wait import await_input, resumes
         from airflow_logio.operators._task.lookback_run import await_run_before, lookback_of, params_of
         from airflow_logio.operators._task.run_lookup import identity, opened_log
@@ -200,6 +205,7 @@ class LogioStartRunOperator(BaseOperator):
             code=code,
         )
         check_table_databases(pipeline, lambda name: database_url(spec.connections[name]))
+        check_published_places(pipeline, lambda name: external_url(spec.connections[name]))
         log_url = LogioHook(self.logio_conn_id).get_url()
         check_beside_log(pipeline, lambda name: external_url(spec.connections[name]), log_url)
         with opened_log(self.logio_conn_id, create=True) as store:

@@ -9,9 +9,9 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME, check_place
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.folder_days import RECEIPTS
-from airflow_logio.dataflow.writers.folder_files import SCHEME
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -307,6 +307,7 @@ def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> 
 
 
 def _inspect(writer: DatasetWriter, url: str) -> None:
+    check_place(f"connection {writer.connection!r}", url)
     place = place_of(writer, url)
     with asked(writer):
         place.check()

@@ -32,7 +32,7 @@ def url(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Of a new bucket. Drivers and executors find credentials where their user keeps them; no variable and no URL has any."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     objects.let_in(tmp_path / "home")
-    return objects.new_url("lake")
+    return f"{objects.new_url('lake')}&consistent=yes"
 
 
 def test_dying_around_publication_and_a_zombie_beside_its_successor(

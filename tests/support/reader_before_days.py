@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from airflow_logio.dataflow.writers.folder_files import SCHEME, FolderFiles, LocalFiles, ObjectFiles
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME
+from airflow_logio.dataflow.writers.folder_files import FolderFiles, LocalFiles, ObjectFiles
 from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
 
 RECEIPTS = "_logio"

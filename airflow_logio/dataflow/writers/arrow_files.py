@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +55,12 @@ _NEXT_STEPS = {
     "AccountProblem": "Ask who owns the account",
 }
 """What to do about the errors of S3 that waiting does not mend."""
+_EXPIRED = frozenset({"ExpiredToken", "EXPIRED_TOKEN", "ExpiredTokenException", "TokenRefreshRequired"})
+_RENEW = "The credentials have expired: renew those of drivers and executors, it is tried again"
+_BUSY = frozenset({"SLOW_DOWN", "SERVICE_UNAVAILABLE", "INTERNAL_FAILURE", "REQUEST_TIMEOUT", "THROTTLING", "SlowDown"})
+_BUSY_STATUS = re.compile(r"AWS Error UNKNOWN \(HTTP status 50\d\)")
+"""A store that says so answers, and wants to be asked less, or later."""
+_NAMELESS = "No response body"
 _OF_FILES = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM),
@@ -120,9 +127,49 @@ def is_lasting(error: OSError) -> bool:
     return error.errno in _LASTING or _said_by_s3(error) in _NEXT_STEPS
 
 
+def has_expired(error: OSError) -> bool:
+    """Whether a store takes the credentials no more that it has taken before; a new client may have newer ones."""
+    return _said_by_s3(error) in _EXPIRED
+
+
+def is_busy(error: OSError) -> bool:
+    """Whether a store asks to be asked less, or later."""
+    return _said_by_s3(error) in _BUSY or _BUSY_STATUS.search(str(error)) is not None
+
+
+def look(system: Any, key: str) -> Any:
+    """What `get_file_info` says of an object. Raises OSError as `saying`."""
+    with saying(system, key):
+        return system.get_file_info(key)
+
+
+@contextmanager
+def saying(system: Any, key: str) -> Iterator[None]:
+    """An error of an object store comes with the name of what is wrong. An answer to HEAD has none: then the bucket is asked
+    once more, by a request that lists nothing."""
+    from pyarrow import fs
+
+    try:
+        yield
+    except OSError as error:
+        if _NAMELESS not in str(error):
+            raise
+        nothing = fs.FileSelector(f"{key}/{uuid.uuid4().hex}", allow_not_found=True)
+        try:
+            system.get_file_info(nothing)
+        except OSError as told:
+            raise told from error
+        raise
+
+
 def next_step(error: Exception) -> str:
     """What to do about an error of a file system or an object store: the end of a message; empty for any other one."""
-    step = _NEXT_STEPS.get(_said_by_s3(error) or "") or _OF_FILES.get(getattr(error, "errno", None) or 0)
+    said = _said_by_s3(error) or ""
+    step = (
+        _NEXT_STEPS.get(said)
+        or (_RENEW if said in _EXPIRED else None)
+        or _OF_FILES.get(getattr(error, "errno", None) or 0)
+    )
     return "" if step is None else f". {step}"
 
 

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl
 
-from airflow_logio.dataflow.writers.arrow_files import opened
+from airflow_logio.dataflow.writers.arrow_files import look, opened
+from airflow_logio.dataflow.writers.bucket_urls import DELAYED_OPEN, SCHEME, check_url, for_clients, quoted
 from airflow_logio.errors import ConfigurationError
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
@@ -48,9 +50,9 @@ class FolderFiles(ABC):
     def read(self, path: str) -> bytes:
         """Raises FileNotFoundError."""
 
-    def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:
-        """What `ask` returns for each path, in their order; several are asked for at once where each is a round trip."""
-        return map(ask, paths)
+    def each(self, ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """What `ask` returns for each item, in their order; several are asked for at once where each is a round trip."""
+        return map(ask, items)
 
     def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Those that are there, in their order."""
@@ -116,24 +118,8 @@ class LocalFiles(FolderFiles):
         return [name for name in names if os.path.islink(self.name(os.path.join(folder, name)))]
 
 
-SCHEME = "s3://"
 AT_ONCE = 16
 """Round trips, of tens of milliseconds each."""
-
-_DELAYED_OPEN = "allow_delayed_open"
-PARAMETERS = (
-    "region",
-    "scheme",
-    "endpoint_override",
-    _DELAYED_OPEN,
-    "tls_ca_file_path",
-    "tls_ca_dir_path",
-    "tls_verify_certificates",
-)
-"""What the URL may say, behind a question mark: nothing that is secret."""
-
-_OF_PATHS = "/:@!$&'()*+,;="
-"""What a URL's path may have as it is, beside letters and digits."""
 
 
 class ObjectFiles(FolderFiles):
@@ -171,7 +157,7 @@ class ObjectFiles(FolderFiles):
     def is_there(self, path: str) -> bool:
         from pyarrow import fs
 
-        return bool(self.system.get_file_info(self.key(path)).type != fs.FileType.NotFound)
+        return bool(look(self.system, self.key(path)).type != fs.FileType.NotFound)
 
     def names(self, folder: str) -> list[str]:
         with suppress(FileNotFoundError):
@@ -188,10 +174,10 @@ class ObjectFiles(FolderFiles):
             # It was removed between the two requests of a read, and the second one has no error of its own for that.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name(path)) from error
 
-    def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:
+    def each(self, ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         pool = ThreadPoolExecutor(AT_ONCE, "logio-objects")
         try:
-            yield from pool.map(ask, paths)
+            yield from pool.map(ask, items)
         finally:
             pool.shutdown(cancel_futures=True)  # the caller may have seen enough, or one has failed
 
@@ -223,12 +209,11 @@ def open_bucket(named: str, url: str, *, is_quoted: bool = True) -> tuple[Any, s
     `ExternalUnavailable`.
     """
     check_url(named, url)
-    base, _, query = url.partition("?")
-    # Arrow takes no space, and no letter but those of ASCII.
-    base = quote(base, safe=f"{_OF_PATHS}%" if is_quoted else _OF_PATHS)
-    if _takes_delayed_open() and _DELAYED_OPEN not in dict(parse_qsl(query, keep_blank_values=True)):
+    base, _, query = for_clients(url).partition("?")
+    base = quoted(base, is_quoted=is_quoted)
+    if _takes_delayed_open() and DELAYED_OPEN not in dict(parse_qsl(query, keep_blank_values=True)):
         # A small object is one request then, not three.
-        query = "&".join(filter(None, (query, f"{_DELAYED_OPEN}=true")))
+        query = "&".join(filter(None, (query, f"{DELAYED_OPEN}=true")))
     return opened(named, f"{base}?{query}" if query else base)
 
 
@@ -238,39 +223,7 @@ def _takes_delayed_open() -> bool:
     from pyarrow import fs
 
     try:
-        fs.FileSystem.from_uri(f"{SCHEME}none:none@none?region=none&{_DELAYED_OPEN}=true")
+        fs.FileSystem.from_uri(f"{SCHEME}none:none@none?region=none&{DELAYED_OPEN}=true")
     except (ValueError, NotImplementedError, OSError):
         return False
     return True
-
-
-def check_url(named: str, url: str) -> None:
-    """Executors get the URL as part of their jobs, so there must be no secret in it. Raises `ConfigurationError`."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        parts = urlsplit("")
-    if not parts.netloc:
-        raise ConfigurationError(f"{named} is no URL of a bucket: give s3://bucket/path")
-    if "#" in url or "//" in parts.path:
-        raise ConfigurationError(
-            f"{named} has # or an empty name in its URL: give s3://bucket/path, with one / between names"
-        )
-    if {"@", ":"} & set(parts.netloc):
-        raise ConfigurationError(
-            f"{named} has a user, a password or a port in its URL. Spark's executors get the URL, and what is secret would "
-            "be seen in plans and logs. Give s3://bucket/path alone: drivers and executors take credentials from their "
-            "environment (AWS_ACCESS_KEY_ID, ...), from ~/.aws, or from the role of the machine; a port goes into "
-            "endpoint_override"
-        )
-    parameters = parse_qsl(parts.query, keep_blank_values=True)
-    if any("@" in value for _, value in parameters):
-        raise ConfigurationError(
-            f"{named} has @ in a parameter of its URL, where a password may be. Spark's executors get the URL, and what is "
-            "secret would be seen in plans and logs: give host:port alone, and credentials to the environment"
-        )
-    if {name for name, _ in parameters} - set(PARAMETERS):
-        raise ConfigurationError(
-            f"{named} has other parameters in its URL than {', '.join(PARAMETERS)}. Spark's executors get the URL, and what "
-            "is secret would be seen in plans and logs: leave the others out, and credentials to the environment"
-        )

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME
 from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN, DayReceipt, FolderDay, day_of, days_of, scopes_of
-from airflow_logio.dataflow.writers.folder_files import SCHEME, FolderFiles, LocalFiles, ObjectFiles
+from airflow_logio.dataflow.writers.folder_files import FolderFiles, LocalFiles, ObjectFiles
 from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
 from airflow_logio.protocol.scope_rules import DayAsRead
 

@@ -463,7 +463,7 @@ def test_a_store_that_is_away_is_waited_for(bucket: Bucket, way: Relay) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_not_made(bucket: Bucket) -> None:
-    url = "s3://nowhere/lake"
+    url = "s3://nowhere/lake?consistent=yes"
     says = r"connection 'lake': .*NO_SUCH_BUCKET.*\. Make the bucket, or correct the URL of the connection"
     with pytest.raises(ConfigurationError, match=says):
         bucket.driven(url).publish(bucket.action())
@@ -508,7 +508,7 @@ def test_what_an_executor_is_refused_is_said(bucket: Bucket, lock: Callable[[], 
     bucket.driver.before_copies = lock
     with pytest.raises(
         ConfigurationError,
-        match=r"an executor cannot put /.* into the object store: .*ACCESS_DENIED.*\. Give drivers and executors",
+        match=r"an executor cannot put /.* into the object store: .*INVALID_ACCESS_KEY_ID.*\. Give drivers and executors",
     ):
         bucket.driver.publish(bucket.action())
 
