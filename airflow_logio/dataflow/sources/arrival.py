@@ -16,10 +16,11 @@ from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.quantities import DAY, period_seconds
 from airflow_logio.dataflow.query_text import check_select, query_parameters
-from airflow_logio.dataflow.sources.files import footer, is_pattern, matching
+from airflow_logio.dataflow.sources.files import footer, is_pattern, matching, parquet
 from airflow_logio.dataflow.sources.folder import FolderSource, listed_files
 from airflow_logio.dataflow.sources.parquet import ParquetSource
 from airflow_logio.dataflow.sources.query import QuerySource
+from airflow_logio.dataflow.sources.source_folders import SourceFolder, source_folder
 from airflow_logio.dataflow.sources.table import TableSource
 from airflow_logio.dataflow.unavailability import is_missing_input
 from airflow_logio.dataflow.writers.published_folder import is_published, published_files
@@ -231,14 +232,15 @@ def _missing_parquet(path: str) -> str | None:
 
 def _missing_folder(path: str) -> str | None:
     try:
-        files = listed_files(path)
+        folder = source_folder(path)
+        files = listed_files(folder)
     except ConfigurationError as error:
         if is_missing_input(error):
             return f"the folder {path} is not there"
         raise
     if not files:
         return f"the folder {path} has no file yet"
-    return next(filter(None, (_torn(os.path.join(path, name)) for name, _ in files)), None)
+    return next(filter(None, (_torn_in(folder, one.name) for one in files)), None)
 
 
 def _missing_published(path: str) -> str | None:
@@ -257,10 +259,14 @@ def _matched(path: str) -> tuple[Sequence[str], str | None]:
         raise error.__cause__ from None
 
 
-def _torn(path: str) -> str | None:
-    """Why a file is not there as a whole: the end of a Parquet file is written last."""
+def _torn_in(folder: SourceFolder, name: str) -> str | None:
+    return _torn(folder.path(name), lambda: _rows_in(folder, name))
+
+
+def _torn(path: str, look: Callable[[], object] | None = None) -> str | None:
+    """Why a file is not there as a whole: the end of a Parquet file is written last. `look` reads that."""
     try:
-        footer(path)
+        look() if look else footer(path)
     except _LATER:
         return f"{path} is not there"
     except pa.ArrowException as error:
@@ -273,7 +279,13 @@ def _rows_of_parquet(path: str) -> bool:
 
 
 def _rows_of_folder(path: str) -> bool:
-    return any(footer(os.path.join(path, name))[0] for name, _ in listed_files(path))
+    folder = source_folder(path)
+    return any(_rows_in(folder, one.name) for one in listed_files(folder))
+
+
+def _rows_in(folder: SourceFolder, name: str) -> int:
+    with folder.open(name) as handle:
+        return int(parquet(handle).metadata.num_rows)
 
 
 def _rows_of_published(path: str) -> bool:

@@ -52,7 +52,7 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     after it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, or
     is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
     """
-    files, below = _published(os.fspath(folder))
+    files, below = published_in(os.fspath(folder))
     found = counted_in(files, below)
     if not found and below and not files.is_there(below) and _live_in(files, below) is None:
         raise FileNotFoundError(errno.ENOENT, "no run has published such a partition", files.name(below))
@@ -65,7 +65,7 @@ def is_published(folder: str) -> bool:
 
     Raises as `published_files`.
     """
-    files, below = _published(folder)
+    files, below = published_in(folder)
     if counted_in(files, below):
         return True
     live = _live_in(files, below) if below else None
@@ -82,10 +82,11 @@ def day_as_left(folder: str) -> DayAsRead | None:
 
     Raises as `published_files`.
     """
-    files, below = _published(folder)
+    files, below = published_in(folder)
     if not below:
         return None
-    day, place = day_of(files, below.partition("/")[0]), os.path.abspath(files.where)
+    place = files.where if files.where.startswith(SCHEME) else os.path.abspath(files.where)
+    day = day_of(files, below.partition("/")[0])
     if (live := day.live()) is not None:
         return DayAsRead(place, live.scope, live.run.run_uid, is_whole=not live.fills)
     return DayAsRead(place, day.scope, min(day.runs).run_uid, is_whole=False) if day.runs else None
@@ -122,7 +123,7 @@ def _days_in(files: FolderFiles, folder: str) -> Iterator[FolderDay]:
     yield from (day_of(files, scope) for scope in (folder, *scopes_of(files, of_runs=True)))
 
 
-def _published(given: str) -> tuple[FolderFiles, str]:
+def published_in(given: str) -> tuple[FolderFiles, str]:
     """The published folder that a path names, and the partition of it, empty for all of it.
 
     Raises FileNotFoundError if there is no such folder, and none that it is a partition of.

@@ -15,6 +15,7 @@ import pytest
 
 from airflow_logio import FolderSource, ParquetSource
 from airflow_logio.dataflow.sources import folder
+from airflow_logio.dataflow.sources.source_folders import FoundFile, source_folder
 from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDefinitionError, SourceChanged
 from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.store.records.day_records import days_read_by
@@ -145,7 +146,7 @@ def test_files_with_other_columns_are_refused_by_name(orders: Path) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         one.action({})
     with pytest.raises(OperatorFailed, match=sentence):
-        folder._check_columns(str(orders / "a.parquet"), [str(orders / "b.parquet")])
+        folder._check_columns(source_folder(str(orders)), FoundFile("a.parquet", 0), [FoundFile("b.parquet", 0)])
 
 
 CUT = b"PAR1 and then nothing"
@@ -208,13 +209,13 @@ def test_no_folder_and_no_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert all_ranges(source(tmp_path / "empty")) == []
     with pytest.raises(PipelineDefinitionError, match="is a URL"):
-        FolderSource("s3://bucket/x")
+        FolderSource("gs://bucket/x")
 
 
 def test_an_offset_says_how_much_lies_before_it(orders: Path) -> None:
-    listed = folder.listed_files(str(orders))
-    assert [name for name, _ in listed] == ["a.parquet", "b.parquet", "c.parquet"]
-    assert source(orders).action({})["plan"]["limit"]["bytes"] == sum(size for _, size in listed)
+    listed = folder.listed_files(source_folder(str(orders)))
+    assert [one.name for one in listed] == ["a.parquet", "b.parquet", "c.parquet"]
+    assert source(orders).action({})["plan"]["limit"]["bytes"] == sum(one.bytes for one in listed)
 
 
 # --- what runs have published -----------------------------------------------------------------------------------------

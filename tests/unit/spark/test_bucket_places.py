@@ -256,3 +256,24 @@ def test_rights_that_are_missing_are_not_waited_for(bucket: Bucket, way: FaultyS
     bucket.driver.before_copies = lambda: way.fail(lambda _: True, DENIED)
     with pytest.raises(ConfigurationError, match=r"ACCESS_DENIED.*Give drivers and executors credentials"):
         bucket.driver.publish(bucket.driver.action(3, ROWS))
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_write_action_costs(bucket: Bucket, way: FaultyStore) -> None:
+    """docs/datasets.md has the figures. A put and a list cost about twelve times what a look costs."""
+    few, many = (bucket.driver.action(number, *([row] for row in ROWS[:files])) for number, files in ((3, 4), (4, 20)))
+    bucket.driver.publish(bucket.driver.action(2, ROWS[:1]))  # with the records of the run
+    costs = []
+    for action in (few, many):
+        way.forget()
+        bucket.driver.publish(action)
+        costs.append(way.counted())
+    each = {name: (costs[1][name] - costs[0][name]) / 16 for name in costs[1]}
+    once = {name: costs[0][name] - 4 * each[name] for name in costs[0]}
+    assert each == {"HeadObject": 2, "PutObject": 1, "ListObjectsV2": 0}
+    assert once == {"HeadObject": 2, "PutObject": 2, "ListObjectsV2": 4}
+    way.forget()
+    bucket.driver.publish(many)
+    assert way.counted()["PutObject"] == 2, "executed again, it puts its records and its receipt alone"
