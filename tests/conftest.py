@@ -19,6 +19,8 @@ from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support import compiled_once, left_behind, tiers
+from tests.support.kubernetes.api_server import ApiServer, api_server
+from tests.support.kubernetes.client import Api
 from tests.support.logs import assert_counted
 from tests.support.object_store import ObjectStore, object_store, s3proxy, why_no_s3proxy
 from tests.support.postgres import RUNNING, PostgresServer
@@ -45,6 +47,20 @@ def proxied_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object
         pytest.skip(why)
     with s3proxy(tmp_path_factory.mktemp("proxied")) as store:
         yield store
+
+
+@pytest.fixture
+def small_server() -> Iterator[ApiServer]:
+    """A small API server of Kubernetes, which anyone may ask anything."""
+    with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+def small_api(small_server: ApiServer) -> Iterator[Api]:
+    api = Api(small_server.url)
+    yield api
+    api.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

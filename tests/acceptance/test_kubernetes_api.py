@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from tests.support.kubernetes import real
-from tests.support.kubernetes.api_server import ApiServer, api_server
+from tests.support.kubernetes.api_server import ApiServer
 from tests.support.kubernetes.client import APPLY, STEPS, Api
 from tests.support.kubernetes.problems import Object, Problem
 from tests.support.waiting import eventually
@@ -37,8 +37,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "real":
         yield request.getfixturevalue("kubernetes")
     else:
-        with api_server() as server:
-            yield server.url
+        yield request.getfixturevalue("small_server").url
 
 
 @pytest.fixture
@@ -54,12 +53,6 @@ def space(api: Api) -> str:
     name = f"space-{next(_numbers)}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     return f"/api/v1/namespaces/{name}"
-
-
-@pytest.fixture
-def small() -> Iterator[ApiServer]:
-    with api_server() as server:
-        yield server
 
 
 def config_map(name: str, **metadata: Any) -> Object:
@@ -538,41 +531,41 @@ def _seen(event: Object) -> tuple[str, str]:
 # --- faults that a test asks for --------------------------------------------------------------------------------------
 
 
-def test_an_answer_is_lost_and_the_request_was_done(small: ApiServer) -> None:
-    api, space = Api(small.url), "/api/v1/namespaces/default"
-    small.lose_answers("POST", "/pods$")
+def test_an_answer_is_lost_and_the_request_was_done(small_server: ApiServer) -> None:
+    api, space = Api(small_server.url), "/api/v1/namespaces/default"
+    small_server.lose_answers("POST", "/pods$")
     with pytest.raises(ConnectionError):
         api.create(f"{space}/pods", pod("one"))
     refused(409, "AlreadyExists", api.create, f"{space}/pods", pod("one"))
     api.close()
 
 
-def test_requests_are_refused_as_told_and_by_a_missing_token(small: ApiServer) -> None:
-    api, space = Api(small.url), "/api/v1/namespaces/default"
-    small.refuse("GET", "/pods$", 403, times=2)
+def test_requests_are_refused_as_told_and_by_a_missing_token(small_server: ApiServer) -> None:
+    api, space = Api(small_server.url), "/api/v1/namespaces/default"
+    small_server.refuse("GET", "/pods$", 403, times=2)
     for _ in range(2):
         refused(403, "Forbidden", api.get, f"{space}/pods")
     assert names(api.get(f"{space}/pods")) == []
-    small.token = "right"
+    small_server.token = "right"
     refused(401, "Unauthorized", api.get, f"{space}/pods")
-    known = Api(small.url, "right")
+    known = Api(small_server.url, "right")
     assert names(known.get(f"{space}/pods")) == []
     api.close()
     known.close()
 
 
-def test_watches_break_history_is_forgotten_and_the_server_is_away(small: ApiServer) -> None:
-    api, space = Api(small.url), "/api/v1/namespaces/default"
+def test_watches_break_history_is_forgotten_and_the_server_is_away(small_server: ApiServer) -> None:
+    api, space = Api(small_server.url), "/api/v1/namespaces/default"
     since = api.create(f"{space}/pods", pod("one"))["metadata"]["resourceVersion"]
     with api.watch(f"{space}/pods", {"resourceVersion": since}) as events:
-        threading.Timer(0.1, small.break_watches).start()
+        threading.Timer(0.1, small_server.break_watches).start()
         assert list(events) == []
-    small.forget()
+    small_server.forget()
     with api.watch(f"{space}/pods", {"resourceVersion": since}) as events:
         assert next(events)["object"]["code"] == 410
-    small.go_down()
+    small_server.go_down()
     with pytest.raises(OSError):
         api.get(f"{space}/pods")
-    small.come_back()
+    small_server.come_back()
     assert names(api.get(f"{space}/pods")) == ["one"]
     api.close()

@@ -11,13 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from tests.support import hosts
+from tests.support.cluster_lakes import NodeSays, cluster_lake
 from tests.support.grocery import assert_exact, load_products
 from tests.support.kubernetes import real
-from tests.support.kubernetes.api_server import ApiServer, api_server
-from tests.support.kubernetes_runs import PASSWORD, Cluster, Server, cluster_of, gated, verbs_granted, verbs_of
+from tests.support.kubernetes.api_server import ApiServer
+from tests.support.kubernetes_runs import (
+    PASSWORD,
+    Cluster,
+    Server,
+    cluster_of,
+    gated,
+    verbs_granted,
+    verbs_of,
+    with_password,
+)
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH
 
 pytestmark = [
@@ -33,8 +44,7 @@ log = logging.getLogger(__name__)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The small one, unless a test asks for Kubernetes' own, too."""
     if getattr(request, "param", "small") == "small":
-        with api_server() as small:
-            yield small
+        yield request.getfixturevalue("small_server")
     else:
         with real.kubernetes(tmp_path_factory.mktemp("kubernetes")) as its_own:
             yield its_own
@@ -115,6 +125,40 @@ def test_sales_are_exact_when_the_driver_with_spark_dies(
         assert run.status("hourly").incarnation > 1
         cluster.leaves_nothing(run)
     assert_exact(warehouse_url, Path(transactions), SALES_RECORDS_PER_BATCH)
+
+
+def test_a_lake_is_exact_when_jvm_and_python_are_killed_in_the_middle_of_jobs(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each time a task of an executor has begun to write a file. Drivers and executors have the folders, the payload store
+    among them, from a volume only."""
+    folder = tmp_path_factory.mktemp("volume")
+    log_url, warehouse_url = (with_password(cluster.postgres.new_database(migrated=made)) for made in (True, False))
+
+    def settings(says: NodeSays) -> SparkSettings:
+        cluster.make_secret(says)
+        parts = ("driver", "executor")
+        return cluster.settings(
+            **{f"spark.kubernetes.{part}.volumes.hostPath.lake.mount.path": str(folder) for part in parts},
+            **{f"spark.kubernetes.{part}.volumes.hostPath.lake.options.path": str(folder) for part in parts},
+        )
+
+    with cluster_lake(settings, folder, log_url, warehouse_url) as made, cluster.explaining(made.run):
+        run, (first, second, third) = made.run, made.gates
+        made.until_held(first, 420)
+        pod = cluster.pod_of(run, "make")
+        made.is_recovered("its JVM is killed", lambda: pod.kill_all_of("java"), first)
+        made.until_held(second, 420)
+        pod = cluster.pod_of(run, "make")
+        made.is_recovered("its Python is killed", lambda: pod.kill_all_of("python"), second)
+        made.until_held(third, 420)
+        assert made.living() == {"make": 1, "sum": 1}
+        made.open(third)
+        run.finish(timeout=600)
+        log.info("seconds to the first new commit: %s", made.seconds)
+        made.assert_exact()
+        cluster.leaves_nothing(run)
+        made.leaves_nothing()
 
 
 def test_a_node_that_is_lost_and_one_that_is_cut_off_and_back(cluster: Cluster, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from airflow_logio.launch.spark_submit import find_spark_submit
 from tests.support import hosts
 from tests.support.kubernetes import real
-from tests.support.kubernetes.api_server import ApiServer, api_server
+from tests.support.kubernetes.api_server import ApiServer
 from tests.support.kubernetes.client import Api
 from tests.support.kubernetes.kubelet import Kubelet, kubelet
 from tests.support.kubernetes.problems import Object, Problem
@@ -39,8 +39,7 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]
 @pytest.fixture(params=["small", pytest.param("real", marks=BUILT)])
 def server(request: pytest.FixtureRequest) -> Iterator[ApiServer | Kubernetes]:
     if request.param == "small":
-        with api_server() as one:
-            yield one
+        yield request.getfixturevalue("small_server")
     else:
         shared = request.getfixturevalue("kubernetes")
         yield shared

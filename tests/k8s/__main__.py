@@ -27,7 +27,8 @@ from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.sql import migrate
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
-from tests.support.kubernetes_runs import EXPECTED, NUMBERS, WITH_SPARK, WITHOUT, NoLauncher, results
+from tests.support.gated_runs import NoLauncher
+from tests.support.kubernetes_runs import EXPECTED, NUMBERS, WITH_SPARK, WITHOUT, results
 from tests.support.running import Running, running
 from tests.support.waiting import eventually
 
@@ -109,7 +110,7 @@ def try_out(text: str, image: str, namespace: str, log_url: str, warehouse_url: 
             log_url,
             warehouse_url,
             Path(folder),
-            NoLauncher(),
+            NoLauncher(Path(folder) / "none"),
             ref=ref,
             name=f"test-k8s {time.time()}",
             params={},

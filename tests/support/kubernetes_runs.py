@@ -7,10 +7,9 @@ import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,12 @@ import yaml
 from airflow_logio.launch import bundle
 from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.driver_arguments import APPLICATION_PROPERTY, CONNECTIONS_PROPERTY
-from airflow_logio.launch.driver_config import Launch
-from airflow_logio.launch.launcher import Launched, Launcher
 from airflow_logio.launch.managers.kubernetes import EXECUTOR, PART
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
+from tests.support.gated_runs import GatedRun, NoLauncher
 from tests.support.kubernetes.api_server import ApiServer
 from tests.support.kubernetes.client import Api
 from tests.support.kubernetes.kubelet import Kubelet, kubelet
@@ -128,13 +125,6 @@ def results(warehouse_url: str) -> list[tuple[int, int]]:
         connection.close()
 
 
-class NoLauncher(Launcher):
-    """Starts no process: drivers are pods."""
-
-    def launch(self, claim: Claim, launch: Launch) -> Launched:
-        raise AssertionError(f"a driver of {claim.group} was to start on this machine")
-
-
 @dataclass
 class Cluster:
     """An API server, nodes, and a PostgreSQL that pods and this machine reach."""
@@ -164,16 +154,8 @@ class Cluster:
         }
         return SparkSettings(f"k8s://{self.server.url}", "cluster", {**ours, **conf}, executor_memory="512m")
 
-    def make_secret(
-        self,
-        log_url: str,
-        connections: Mapping[str, str],
-        environment: Mapping[str, str],
-        payloads: str | None,
-    ) -> None:
-        says: dict[str, Any] = {"log": log_url, "connections": dict(connections), "environment": dict(environment)}
-        if payloads is not None:
-            says["payloads"] = payloads
+    def make_secret(self, says: Mapping[str, Any]) -> None:
+        """What drivers are told."""
         content = base64.b64encode(json.dumps(says).encode()).decode()
         path = "/api/v1/namespaces/default/secrets"
         self.api.create(path, {"metadata": {"name": SECRET}, "data": {"connections.json": content}})
@@ -215,40 +197,42 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         lease: Lease | None = None,
         recoveries: int = 50,
-        payloads: str | None = None,
-        connections: Mapping[str, str] | None = None,
-        conf: Mapping[str, str] | None = None,
     ) -> Iterator[Running]:
-        """A run whose drivers are pods, which have from their Secret where log and warehouse are; `connections` are more of
-        those."""
-        told = [_with_password(url) for url in (self.postgres.new_database(), warehouse_url)]
-        known = {"warehouse": told[1], **(connections or {})}
-        self.make_secret(told[0], known, environment or {}, payloads)
-        with running(
-            told[0],
-            told[1],
-            folder,
-            NoLauncher(),
-            ref=ref,
-            params=params,
-            connections=known,
-            payloads=payloads,
-            code=collect(ref),
-            spark=self.settings(**(conf or {})),
-            lease=lease or Lease(15, 120),
-            recoveries=recoveries,
-        ) as run:
-            try:
-                yield run
-            except Exception as error:
-                for one in run.store.drivers(run.run.run_id):
-                    error.add_note(f"{one.group} {one.incarnation} because {one.reason}; ended: {one.error}")
-                for log in sorted((self.nodes.folder / "pods").glob("*/log")):
-                    error.add_note(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-2000:]}")
-                raise
+        """A run whose drivers are pods, which have from their Secret where log and warehouse are."""
+        told = [with_password(url) for url in (self.postgres.new_database(), warehouse_url)]
+        says = {"log": told[0], "connections": {"warehouse": told[1]}, "environment": dict(environment or {})}
+        self.make_secret(says)
+        with (
+            running(
+                told[0],
+                told[1],
+                folder,
+                NoLauncher(folder / "none"),
+                ref=ref,
+                params=params,
+                code=collect(ref),
+                spark=self.settings(),
+                lease=lease or Lease(15, 120),
+                recoveries=recoveries,
+            ) as run,
+            self.explaining(run),
+        ):
+            yield run
+
+    @contextmanager
+    def explaining(self, run: Running) -> Iterator[None]:
+        """What fails here says what became of the drivers of a run, and what pods have printed."""
+        try:
+            yield
+        except Exception as error:
+            for one in run.store.drivers(run.run.run_id):
+                error.add_note(f"{one.group} {one.incarnation} because {one.reason}; ended: {one.error}")
+            for log in sorted((self.nodes.folder / "pods").glob("*/log")):
+                error.add_note(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-2000:]}")
+            raise
 
 
-def _with_password(url: str) -> str:
+def with_password(url: str) -> str:
     """PostgreSQL trusts: any password will do, and a test can look for it."""
     return url.replace("@", f":{PASSWORD}@", 1)
 
@@ -269,43 +253,16 @@ def cluster_of(server: Server, folder: Path, nodes: tuple[str, ...] = ("node-1",
 
 
 @dataclass
-class Gated:
+class Gated(GatedRun):
     """A run of the small pipeline."""
 
-    run: Running
     cluster: Cluster
-    gates: Path
     warehouse_url: str
-    seconds: dict[str, float] = field(default_factory=dict)
-    """What happened → seconds from there to the first commit of the next driver."""
-
-    def until_held(self, number: int, timeout: float = 300) -> None:
-        """Supervise until a driver waits at a gate."""
-        held = lambda: list(self.gates.glob(f"held-{number}-*"))  # noqa: E731
-        self.run.until(held, f"a driver waits at {number}", timeout=timeout)
-
-    def open(self, *numbers: int) -> None:
-        for number in numbers or GATES:
-            (self.gates / f"open-{number}").touch()
-
-    def is_recovered(self, what: str, fault: Callable[[], object], gate: int, timeout: float = 300) -> None:
-        """Do what ends the driver of group `make`, which waits at a gate, open that, and supervise until the next one has
-        committed."""
-        before, begun = self.run.status("make").incarnation, time.monotonic()
-        fault()
-        self.open(gate)
-
-        def has_committed() -> bool:
-            drivers = self.run.store.drivers(self.run.run.run_id)
-            newer = [one for one in drivers if one.group == "make" and one.incarnation > before]
-            return any(one.first_commit_at is not None for one in newer)
-
-        self.run.until(has_committed, f"make is recovered when {what}", timeout=timeout)
-        self.seconds[what] = round(time.monotonic() - begun, 1)
 
     def finish(self, timeout: float = 420) -> None:
         """The result is exact, and nothing is left that has not ended."""
-        self.open()
+        for gate in GATES:
+            self.open(gate)
         self.run.finish(timeout=timeout)
         assert results(self.warehouse_url) == EXPECTED
         self.cluster.leaves_nothing(self.run)
@@ -333,4 +290,4 @@ def gated(
     with cluster.running(
         folder, ref, warehouse_url, numbers, environment=environment, lease=lease, recoveries=recoveries
     ) as run:
-        yield Gated(run, cluster, gates, warehouse_url)
+        yield Gated(run, gates, cluster, warehouse_url)

@@ -15,7 +15,8 @@ _QUOTA = re.compile(
     r"exceeded quota: (?P<quota>[^,]+), requested: (?P<requested>[^ ]+), used: [^ ]+, limited: (?P<limited>[^ ]+)"
 )
 """As the admission plugin ResourceQuota writes it: the resources that do not fit, as ``name=quantity,name=quantity``."""
-_USED_UP = re.compile(r"exceeded quota")
+_NOT_NOW = re.compile(r"exceeded quota|status unknown for quota")
+"""The second: what is used of a new quota has not been counted yet."""
 _LIMIT_RANGE = re.compile(r"(?:minimum|maximum) \S+ usage per \w+ is|max limit to request ratio per")
 """As the admission plugin LimitRanger writes it, with the figures."""
 
@@ -47,7 +48,7 @@ class Refusal(Exception):
         large for ever, or to be put right otherwise."""
         if self.too_large is not None:
             return NeverFits
-        is_for_now = self.code == 401 or (self.code == 403 and _USED_UP.search(str(self)) is not None)
+        is_for_now = self.code == 401 or (self.code == 403 and _NOT_NOW.search(str(self)) is not None)
         return ManagerUnavailable if is_for_now else ConfigurationError
 
 
