@@ -34,7 +34,7 @@ from airflow_logio.supervision import keeping, tidying
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
 from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
-from airflow_logio.systems.payloads import Payloads, sweep_run
+from airflow_logio.systems.payloads import Payloads, sweep_removed, sweep_run
 
 Discard = Callable[[Sequence[str]], None]
 db = typer.Typer(help="The tables of the log.", no_args_is_help=True)
@@ -94,6 +94,10 @@ def gc(
                 young.append(found)
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
+        if payloads is not None and run is None and (left := sweep_removed(payloads, store)):
+            out.print(
+                f"{left:,} files of removed runs, which their drivers wrote afterwards, are removed", markup=False
+            )
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
 
 

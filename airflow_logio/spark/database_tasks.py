@@ -16,6 +16,12 @@ MOST_SESSIONS = 16
 """Tasks of a job that reach the database: each of them has one session there."""
 
 
+def may_hand(payloads: EpochPayloads) -> bool:
+    """Whether executors can be handed a URL: not in a bucket, where others may read it, and which may keep what is removed.
+    The driver does then what they would have done."""
+    return payloads.files.keeps_secrets
+
+
 @contextmanager
 def handed_url(payloads: EpochPayloads, purpose: str, url: str) -> Iterator[str]:
     """A file of the payload store that has the URL, of mode 0600, for as long as jobs need it: its reference.

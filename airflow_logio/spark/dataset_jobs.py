@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +18,9 @@ from airflow_logio.dataflow.arrow_tables import INSET_ID, check_kept
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable, OperatorFailed
 from airflow_logio.spark import spark_files
-from airflow_logio.spark.engine import task_slots
 from airflow_logio.spark.published_places import COPYING, Copy, copied_by_spark
 from airflow_logio.spark.schemas import arrow_schema_of, check_columns, in_utc, parsed, schema_of
+from airflow_logio.spark.store_probe import one_place, spark_scheme
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -32,7 +31,6 @@ BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
 _DAY_MICROS = 86_400_000_000
-_ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
 _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -321,9 +319,11 @@ def frame_of_all(
     paths, options = [], dict(_READ_OPTIONS)
     for dataset in datasets:
         dataset.check()
-        options |= dataset.files.spark_options()
+        files = dataset.files
+        options |= files.spark_options()
+        scheme = spark_scheme(session, files)
         paths += [
-            dataset.files.spark_path(file.path)
+            files.spark_path(file.path, scheme)
             for file, path in zip(dataset.manifest.files, dataset.file_paths(), strict=True)
             if wanted is None or wanted(path, dataset.where)
         ]
@@ -376,49 +376,7 @@ def _type_of(frame: SparkFrame, name: str) -> Any:
     return next((field.dataType for field in frame.schema.fields if field.name.lower() == name.lower()), None)
 
 
-# --- whether driver and executors share the payload store -------------------------------------------------------------
-
-_GREETING = b"can you read this?"
-
-
-def probe(session: Any, payloads: EpochPayloads) -> None:
-    """Whether driver and executors share the payload store: each reads what the other one writes.
-
-    As many tasks ask as run at a time. Raises `ConfigurationError`.
-    """
-    root, folder = payloads.root, payloads.new_folder("probe")
-    said = payloads.store(f"{folder.rpartition('/')[2]}/driver", _GREETING).path
-    tasks = task_slots(session)
-    rows = session.range(0, tasks, 1, tasks).mapInArrow(
-        partial(_probed, root, folder, said), "found boolean, path string"
-    )
-    found = rows.toArrow().to_pylist()
-    if not all(row["found"] for row in found):
-        blind = "executors do not see what the driver writes"
-    elif not all(_greeted(root, row["path"]) for row in found):
-        blind = "the driver does not see what executors write"
-    else:
-        payloads.discard([said, *(row["path"] for row in found)], folder)
-        return
-    raise ConfigurationError(f"the payload store {root} is not shared: {blind}. {_ONE_PATH}")
-
-
-def _probed(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        path = f"{folder}/{uuid.uuid4().hex}"
-        found = _greeted(root, said)
-        os.makedirs(os.path.join(root, folder), mode=0o700, exist_ok=True)
-        with open(os.path.join(root, path), "wb") as file:
-            file.write(_GREETING)
-        yield pa.record_batch({"found": pa.array([found]), "path": pa.array([path])})
-
-
-def _greeted(root: str, path: str) -> bool:
-    try:
-        with open(os.path.join(root, path), "rb") as file:
-            return file.read() == _GREETING
-    except OSError:
-        return False
+# --- whether the driver sees what executors have written -------------------------------------------------------------
 
 
 def check_seen(files: DataFiles, written: Sequence[DataFile]) -> None:
@@ -433,5 +391,5 @@ def check_seen(files: DataFiles, written: Sequence[DataFile]) -> None:
         if size != file.size:
             raise ConfigurationError(
                 f"an executor has written {files.location(file.path)} ({file.size:,} bytes), and the driver does not see it "
-                f"so. {_ONE_PATH}"
+                f"so. {one_place(files)}"
             )

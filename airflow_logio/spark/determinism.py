@@ -200,7 +200,7 @@ _OF_MEMORY = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"
 def reads_elsewhere(frame: Any, root: str | None) -> bool:
     """Whether the plan of a classic DataFrame reads anything but records in memory and files below `root`: what the next
     plan's author may have written anew until then."""
-    own = None if root is None else f"{root.rstrip('/')}/"
+    own = None if root is None else f"{_plain(root).rstrip('/')}/"
     return any(_is_elsewhere(leaf, own) for leaf in _leaves(frame._jdf.queryExecution().analyzed()))
 
 
@@ -221,7 +221,12 @@ def _is_elsewhere(leaf: Any, root: str | None) -> bool:
     if not relation.getClass().getName().endswith(".HadoopFsRelation"):
         return True
     paths = str(relation.location().rootPaths().mkString("\n")).split("\n")
-    return not all(f"/{path.removeprefix('file:').lstrip('/')}".startswith(root) for path in paths)
+    return not all(_plain(path).startswith(root) for path in paths)
+
+
+def _plain(path: str) -> str:
+    """A path of Spark: local ones come with one slash, or three, behind the scheme, or without it."""
+    return f"/{path.removeprefix('file:').lstrip('/')}" if path.startswith(("file:", "/")) else path
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from airflow_logio.spark.published_places import (
     CopyJob,
     Publication,
     PublishedPlace,
+    raise_told,
 )
 from airflow_logio.systems.payload_roots import is_local, local_path
 from airflow_logio.systems.payloads.data_files import footer_checksum
@@ -90,7 +91,7 @@ class LocalPlace(PublishedPlace):
         unlinked = without_links(copies, lambda folder: self._new_file(folder, plan))
         if unlinked:
             self._copied_to.update((os.path.dirname(copy.target), plan) for copy in unlinked)
-            job(where, unlinked, COPYING)
+            raise_told(job(where, unlinked, COPYING))
             crash_here(CrashPoint.IN_PLACING)
             self._check(unlinked)
         for folder in {os.path.dirname(copy.target) for copy in copies}:
@@ -186,6 +187,8 @@ def without_links(copies: Copies, wanted: Callable[[str], Appearance]) -> Copies
     nothing. Raises OSError.
     """
     missing = [copy for copy in copies if not _is_there(copy)]
+    if missing and not is_local(missing[0].source):
+        return missing
     changed = [copy for copy in missing if _changed(copy.source, wanted(os.path.dirname(copy.target)))]
     for copy in changed:  # all are changed by then: the first one writes the journal of the file system for all
         with open(copy.source, "rb") as file:
@@ -214,7 +217,7 @@ def _is_there(copy: Copy) -> bool:
     """Whether the published name stands for the whole file: for itself, or for a copy."""
     with suppress(FileNotFoundError):
         found = os.stat(copy.target)
-        if os.path.samestat(found, os.stat(copy.source)):
+        if is_local(copy.source) and os.path.samestat(found, os.stat(copy.source)):
             return True
         return found.st_size == copy.size and footer_checksum(copy.target, copy.size) == copy.footer
     return False

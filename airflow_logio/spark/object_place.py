@@ -31,7 +31,6 @@ from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.folder_files import ObjectFiles, open_bucket
 from airflow_logio.dataflow.writers.published_folder import RUNS
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError
-from airflow_logio.spark.database_tasks import told
 from airflow_logio.spark.published_places import (
     ActionNames,
     Copies,
@@ -40,8 +39,11 @@ from airflow_logio.spark.published_places import (
     CopyTask,
     Publication,
     PublishedPlace,
+    raise_told,
 )
+from airflow_logio.systems.payload_roots import is_local
 from airflow_logio.systems.payloads.data_files import footer_of
+from airflow_logio.systems.payloads.file_roots import size_at
 from airflow_logio.systems.payloads.task_files import blocks
 
 log = logging.getLogger(__name__)
@@ -96,10 +98,7 @@ class ObjectPlace(PublishedPlace):
             pass
         by_tasks = [copy for copy in copies if copy not in by_store]
         lines = job(where, by_tasks, self._task()) if by_tasks else ()
-        failed = [line for line in lines if line["error"]]
-        if failed:  # what waiting does not mend comes first
-            first = min(failed, key=lambda line: line["error"] == ExternalUnavailable.__name__)
-            raise told(first["error"], first["said"])
+        raise_told(lines)
         crash_here(CrashPoint.IN_PLACING)
         self._check(copies)
 
@@ -288,7 +287,7 @@ def _put(system: Any, source: str, target: str, size: int, footer: int) -> None:
 def _check_size(source: str, size: int) -> None:
     """The driver has looked before the job: what an executor sees then is another file."""
     with _reading(source):
-        found = os.stat(source).st_size
+        found = os.stat(source).st_size if is_local(source) else size_at(source)
     if found != size:
         raise ConfigurationError(f"{source} has {found:,} bytes, its manifest says {size:,}: {_ONE_PATH}")
 

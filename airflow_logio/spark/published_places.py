@@ -14,7 +14,9 @@ import msgspec
 from airflow_logio.dataflow.writers.folder_days import RECEIPTS, DayRun
 from airflow_logio.dataflow.writers.folder_files import FolderFiles
 from airflow_logio.dataflow.writers.published_folder import RUNS
+from airflow_logio.errors import ExternalUnavailable, LogUnavailable
 from airflow_logio.protocol.folder_rules import NamedFile
+from airflow_logio.spark.database_tasks import told
 from airflow_logio.systems.payloads import task_files
 from airflow_logio.systems.payloads.manifests import Manifest
 
@@ -220,6 +222,17 @@ class CopyTask(NamedTuple):
 
 CopyJob = Callable[[str, Copies, CopyTask], Lines]
 """Runs a Spark job: its description, the files, what is done with them. Raises `LogioError`, OSError."""
+
+
+def raise_told(lines: Lines) -> None:
+    """Raises what a task has said of a file; what waiting does not mend comes first."""
+    failed = [line for line in lines if line["error"]]
+    if failed:
+        first = min(failed, key=lambda line: line["error"] in _WAITING)
+        raise told(first["error"], first["said"])
+
+
+_WAITING = (ExternalUnavailable.__name__, LogUnavailable.__name__)
 COPYING = CopyTask(task_files.copied, task_files.COPIED)
 """From one folder that executors share to another one."""
 

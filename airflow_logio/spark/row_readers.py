@@ -26,7 +26,7 @@ from airflow_logio.dataflow.functions.function_operators import keys_of, no_key
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed, SourceChanged
-from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
+from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, may_hand, told, warehouse_of
 from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, written_by_driver
 from airflow_logio.spark.schemas import in_utc
 from airflow_logio.systems.connections import Connections, DeclaredConnection
@@ -100,7 +100,8 @@ def rows_frame(
     `ExternalUnavailable` if the whole is to be read again in a new block: also when the snapshot is gone. Any other
     error of a job comes out as it is.
     """
-    way = _by_executors if warehouse.engine.dialect.name == "postgresql" else _through_the_driver
+    by_executors = warehouse.engine.dialect.name == "postgresql" and may_hand(payloads)
+    way = _by_executors if by_executors else _through_the_driver
     with way(session, payloads, warehouse, url, rows) as frame, _told():
         yield frame
 

@@ -21,11 +21,10 @@ from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
+from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, may_hand, told, warehouse_of
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import EpochPayloads
-from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.payloads.payload_store import Payloads
+from airflow_logio.systems.payloads.dataset import Dataset, dataset_at
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.stored_records import HeldFiles, RecordsInFiles, StagedActions, StagedFiles, no_part
 from airflow_logio.systems.warehouse import TableTarget, Warehouse
@@ -153,7 +152,7 @@ class StagingTarget:
 
     def _is_large(self, client: Warehouse, datasets: Sequence[Dataset]) -> bool:
         size = sum(dataset.nbytes for dataset in datasets)
-        return size > STAGED_BYTES and client.engine.dialect.name == "postgresql"
+        return size > STAGED_BYTES and client.engine.dialect.name == "postgresql" and may_hand(self._payloads)
 
     def _apply_dataset(self, client: Warehouse, marker: Marker, action: WriteAction) -> None:
         where = _where(action)
@@ -329,7 +328,7 @@ def loaded(loading: Loading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 def _load(loading: Loading, warehouse: Warehouse, number: int) -> tuple[str, int]:
     place = bisect_right(loading.firsts, number) - 1
     action, first = loading.actions[place], loading.firsts[place]
-    dataset = Payloads(loading.root).dataset(_where(action), str(action.dataset))
+    dataset = dataset_at(loading.root, _where(action), str(action.dataset))
     return StagingTables(warehouse).load(loading.table, loading.writer, action, dataset, number - first, number)
 
 

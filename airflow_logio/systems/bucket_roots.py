@@ -82,6 +82,11 @@ class BucketRoot:
             )
         return cls(parts.scheme, parts.netloc, path, _parameters(what, parts.scheme, parts.query))
 
+    @staticmethod
+    def is_meant(root: str) -> bool:
+        """Whether a root is one of a bucket, by its scheme."""
+        return root.partition("://")[0] in _PARAMETERS
+
     @property
     def endpoint(self) -> str | None:
         """The URL of a store that is not the provider's own."""
@@ -108,7 +113,10 @@ class BucketRoot:
         match self.scheme:
             case "s3":
                 region = self.parameters.get("region")
-                return {"endpoint_url": self.endpoint, "client_kwargs": {"region_name": region} if region else {}}
+                options: dict[str, Any] = {"client_kwargs": {"region_name": region} if region else {}}
+                if self.endpoint:  # a bucket of another store need not be a name of its network
+                    options |= {"endpoint_url": self.endpoint, "config_kwargs": {"s3": {"addressing_style": "path"}}}
+                return options
             case "gs":
                 return {"endpoint_url": self.endpoint} if self.endpoint else {}
         return {"anon": False}  # without it, adlfs asks for nothing but public containers
@@ -119,7 +127,7 @@ class BucketRoot:
             return {}
         if self.scheme == "gs":
             return {"fs.gs.storage.root.url": f"{self.endpoint}/"}
-        options = {"endpoint.region": self.parameters.get("region", "us-east-1")}
+        options = {"endpoint.region": self.parameters["region"]} if "region" in self.parameters else {}
         if self.endpoint is not None:
             is_safe = self.parameters.get("scheme", "https") == "https"
             options |= {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow_logio.databases import sqlite_file
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.systems.bucket_roots import BucketRoot
 
 SUFFIX = ".payloads"
 """An SQLite log has its payloads in a folder beside it, of its own name and this suffix."""
@@ -44,12 +45,15 @@ def local_path(root: str) -> Path:
 
 
 def check_shared(root: str) -> None:
-    """Datasets need a folder that driver and executors share. Raises `ConfigurationError`."""
+    """Datasets need a folder that driver and executors share, or a bucket. Raises `ConfigurationError`."""
     if not is_local(root):
-        raise ConfigurationError(
-            f"the payload store {shown(root)} is no folder, and datasets (mode 'dataframe') need one that driver and "
-            f"executors share: {HOW_TO_CONFIGURE}"
-        )
+        try:
+            BucketRoot.of(root)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error}. It is where datasets (mode 'dataframe') are kept. To change it, {HOW_TO_CONFIGURE}"
+            ) from None
+        return
     if patterns := sorted(_PATTERNS & set(str(local_path(root)))):
         raise ConfigurationError(
             f"the payload store {root} has {' '.join(patterns)} in its path, which Spark takes for a pattern when it reads "
@@ -62,7 +66,13 @@ def shown(root: str) -> str:
     if "://" not in root:
         return root
     parts = urlsplit(root)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    place = parts.netloc if _has_container(parts) else parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{place}{parts.path}"
+
+
+def _has_container(parts: SplitResult) -> bool:
+    """Whether what is before @ is a container of Azure, and no user."""
+    return parts.scheme == "abfss" and ":" not in parts.netloc
 
 
 def redacted(text: str, root: str) -> str:
@@ -77,6 +87,6 @@ def secrets_of(root: str) -> list[str]:
     if "://" not in root:
         return []
     parts = urlsplit(root)
-    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    user, _, password = ("" if _has_container(parts) else parts.netloc.rpartition("@")[0]).partition(":")
     alone = [] if password else [user]  # a token, or a name: there is no telling
     return [secret for secret in (password, unquote(password), *alone, parts.query, unquote(parts.query)) if secret]

@@ -31,6 +31,7 @@ from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, Spark
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import SENT_SCHEMA, Port
 from airflow_logio.spark.chains import Evaluated
+from airflow_logio.spark.database_tasks import may_hand
 from airflow_logio.spark.dataset_jobs import (
     frame_of,
     lookup,
@@ -52,6 +53,7 @@ from airflow_logio.spark.row_readers import (
     too_many,
 )
 from airflow_logio.spark.schemas import schema_of
+from airflow_logio.spark.store_probe import spark_root
 from airflow_logio.systems.connections import Connections, describe_read, number_of
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -179,7 +181,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
             with self._called():
                 return self._operator.run_one(name, frames, found, self._connections.params)
 
-        return made_apart(list(by_name), make, self._payloads.root)
+        return made_apart(list(by_name), make, spark_root(session, self._payloads.files))
 
     def _check_alike(self, schemas: Sequence[str]) -> None:
         """Input Sets of one job whose results have other columns than the first. Raises `OperatorFailed`."""
@@ -298,7 +300,7 @@ class FrameReads:
     def _of_table(self, session: Any, name: str, read: TableRead, keys: SparkFrame | None) -> ReadEffect:
         """The driver asks first. What is large, executors ask for if they can; otherwise the driver writes it on its way."""
         warehouse = self._connections.warehouse(read.connection)
-        by_executors = warehouse.engine.dialect.name == "postgresql"
+        by_executors = warehouse.engine.dialect.name == "postgresql" and may_hand(self._payloads)
         asked = None if keys is None else self._asked(keys, read, MOST_ASKED if by_executors else MOST_IN_DRIVER)
         large = _nothing if by_executors else self._written(session, name, read)
         if keys is None or asked is not None:

@@ -15,9 +15,9 @@ from airflow_logio.driver.spark_jobs.faults import JobFaults
 from airflow_logio.driver.spark_jobs.job_groups import FunctionJobs
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.values import Port
-from airflow_logio.spark.dataset_jobs import probe
 from airflow_logio.spark.determinism import check_repeatable
 from airflow_logio.spark.session_safety import FRAMES_SAFETY
+from airflow_logio.spark.store_probe import probe
 from airflow_logio.systems.calls import Call, CallWatch
 from airflow_logio.systems.payloads import EpochPayloads
 

@@ -6,6 +6,6 @@ swept when its incarnation is fenced.
 """
 
 from airflow_logio.systems.payloads.payload_store import INLINE_BYTES, EpochPayloads, Payloads
-from airflow_logio.systems.payloads.sweeping import clear_away, sweep_group, sweep_run
+from airflow_logio.systems.payloads.sweeping import clear_away, sweep_group, sweep_removed, sweep_run
 
-__all__ = ["INLINE_BYTES", "EpochPayloads", "Payloads", "clear_away", "sweep_group", "sweep_run"]
+__all__ = ["INLINE_BYTES", "EpochPayloads", "Payloads", "clear_away", "sweep_group", "sweep_removed", "sweep_run"]

@@ -41,6 +41,7 @@ class BucketFiles(DataFiles):
 
     by_spark = False  # its committer renames, which is to copy and remove here
     copies_itself = True
+    keeps_secrets = False  # there are no modes, and a bucket with versions keeps what was removed
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -57,6 +57,8 @@ class DataFiles(ABC):
     root: str
     copies_itself = False
     """Whether `Storage.copy` has the store do it, so that no byte passes through a process of ours."""
+    keeps_secrets = True
+    """Whether a file can be for its owner only, and is gone when it is removed."""
     by_spark = True
     """Whether Spark's own writer may write here, with its committer, which renames (ADR-95)."""
 

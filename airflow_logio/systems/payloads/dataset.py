@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.file_roots import data_files, located
-from airflow_logio.systems.payloads.manifests import DataFile, Manifest
+from airflow_logio.systems.payloads.manifests import DataFile, Manifest, manifest_of
 
 MAX_TABLE_BYTES = 256 * 2**20
 """The largest dataset, in bytes of its files, that a driver takes into its memory as one table."""
@@ -40,6 +41,33 @@ def metadata_of(location: str, where: str) -> Any:
         raise LogInconsistent(f"{where}: {location} is missing or damaged: {error}") from error
     except OSError as error:
         raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
+
+
+def check_whole(store: str, where: str, reference: Reference, checksum: int, size: int) -> None:
+    """Raises `LogInconsistent` for a payload with another checksum, or more or less bytes, than its reference says."""
+    if (checksum, size) != (reference.checksum, reference.size):
+        raise LogInconsistent(
+            f"the payload of {where} is damaged: {reference.path} in the {store} has {size:,} bytes with checksum "
+            f"{checksum:08x}, it was written with {reference.size:,} and {reference.checksum:08x}"
+        )
+
+
+def dataset_at(root: str, where: str, ref: str) -> Dataset:
+    """In a task: the dataset whose manifest `ref` names, read as tasks read files.
+
+    Raises `LogInconsistent`, `LogUnavailable`, `ConfigurationError`.
+    """
+    files, reference = data_files(root), Reference.parse(where, ref)
+    store = f"payload store {files.root}"
+    try:
+        with files.open(reference.path) as file:
+            data = bytes(file.read())
+    except FileNotFoundError:
+        raise LogInconsistent(f"the payload of {where} is missing: {reference.path} is not in the {store}") from None
+    except OSError as error:
+        raise files.told(error) from error
+    check_whole(store, where, reference, zlib.crc32(data), len(data))
+    return Dataset(where, files.root, reference, manifest_of(where, data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,12 @@ def data_files(root: str) -> DataFiles:
     return BucketFiles(root)
 
 
+def size_at(location: str) -> int:
+    """Bytes. Raises as `DataFiles.size`."""
+    files, path = located(location)
+    return files.size(path)
+
+
 def located(location: str) -> tuple[DataFiles, str]:
     """Where a `DataFiles.location` is: the files of its store, and its path among them. Raises as `data_files`."""
     if is_local(location):

@@ -1,4 +1,4 @@
-"""Payloads in an object store, as drivers reach them: by fsspec."""
+"""Payloads in any other file system that fsspec reaches: bodies and effects, and no datasets."""
 
 from __future__ import annotations
 
@@ -66,21 +66,19 @@ class ObjectStorage(Storage):
             return []
         return [str(path)[len(self._base) + 1 :] for path in found]
 
+    def runs(self) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(self._base, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
+
     def prune(self, folder: str) -> None:
         """An object store has no folders; other file systems keep theirs, empty."""
 
-    def make_folder(self, path: str) -> None:
-        """There are none: names have slashes."""
-
-    def settle_folder(self, path: str) -> None:
-        """An object is durable when it is closed."""
-
-    def drop_folders(self, paths: Iterable[str]) -> None:
-        """There are none."""
-
     def link(self, paths: Iterable[str], folder: str) -> None:
-        for path in paths:
-            self._files.cp_file(f"{self._base}/{path}", f"{self._base}/{folder}/{path.rpartition('/')[2]}")
+        self.copy((path, f"{folder}/{path.rpartition('/')[2]}", 0) for path in paths)
 
     def copy(self, copies: Iterable[tuple[str, str, int]]) -> None:
         for source, target, _ in copies:

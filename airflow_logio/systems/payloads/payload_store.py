@@ -17,10 +17,11 @@ from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
+from airflow_logio.systems.bucket_roots import BucketRoot
 from airflow_logio.systems.calls import CallWatch, Wait
 from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.systems.payloads.data_files import DataFiles
-from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.dataset import Dataset, check_whole
 from airflow_logio.systems.payloads.file_roots import data_files
 from airflow_logio.systems.payloads.manifests import (
     SUFFIX,
@@ -49,6 +50,10 @@ _BLOCK = 2**20
 def _storage_of(root: str) -> Storage:
     if is_local(root):
         return LocalStorage(local_path(root))
+    if BucketRoot.is_meant(root):
+        from airflow_logio.systems.payloads.bucket_storage import BucketStorage
+
+        return BucketStorage(root)
     from airflow_logio.systems.payloads.object_storage import ObjectStorage
 
     return ObjectStorage(root)
@@ -78,9 +83,9 @@ class Payloads:
         `LogUnavailable` if the store cannot be reached.
         """
         reference = Reference.parse(where, ref)
-        with self._found(where, reference) as file:
-            data: bytes = file.read()
-        self._check(where, reference, zlib.crc32(data), len(data))
+        with self._looked_for(where, reference):
+            data = self._storage.read(reference.path)
+        check_whole(str(self), where, reference, zlib.crc32(data), len(data))
         return data
 
     def dataset(self, where: str, ref: str) -> Dataset:
@@ -116,28 +121,25 @@ class Payloads:
             while block := file.read(_BLOCK):
                 checksum = zlib.crc32(block, checksum)
                 size += len(block)
-            self._check(where, reference, checksum, size)
+            check_whole(str(self), where, reference, checksum, size)
             file.seek(0)
             yield file
 
     @contextmanager
     def _found(self, where: str, reference: Reference) -> Iterator[Any]:
+        with self._looked_for(where, reference), self._storage.open(reference.path) as file:
+            yield file
+
+    @contextmanager
+    def _looked_for(self, where: str, reference: Reference) -> Iterator[None]:
         with self._translated():
             try:
-                with self._storage.open(reference.path) as file:
-                    yield file
+                yield
             except FileNotFoundError:
                 raise LogInconsistent(
                     f"the payload of {where} is missing: {reference.path} is not in the {self}. Is this the store that the "
                     "run was started with? Put the file back, or start a fresh run"
                 ) from None
-
-    def _check(self, where: str, reference: Reference, checksum: int, size: int) -> None:
-        if (checksum, size) != (reference.checksum, reference.size):
-            raise LogInconsistent(
-                f"the payload of {where} is damaged: {reference.path} in the {self} has {size:,} bytes with checksum "
-                f"{checksum:08x}, it was written with {reference.size:,} and {reference.checksum:08x}"
-            )
 
     # --- writing and removing -----------------------------------------------------------------------------------------
 
@@ -175,19 +177,19 @@ class Payloads:
 
     def manifest(self, path: str) -> Manifest | None:
         """A manifest by its path; None if there is none. Raises `LogInconsistent`, `LogUnavailable`."""
-        data = self._by_path(path)
+        data = self.content(path)
         return None if data is None else manifest_of(path, data)
 
     def stored_frame(self, path: str) -> StoredFrame | None:
         """A stored effect of Spark by its path. As `manifest`."""
-        data = self._by_path(path)
+        data = self.content(path)
         return None if data is None else stored_frame_of(path, data)
 
-    def _by_path(self, path: str) -> bytes | None:
+    def content(self, path: str) -> bytes | None:
+        """What a file has; None if it is not there. Raises `LogUnavailable`."""
         with self._translated():
             try:
-                with self._storage.open(path) as file:
-                    return bytes(file.read())
+                return self._storage.read(path)
             except FileNotFoundError:
                 return None
 
@@ -250,6 +252,11 @@ class Payloads:
         """Paths of all files below ``<run uid>`` or ``<run uid>/<group>``."""
         with self._translated():
             return self._storage.find(folder)
+
+    def runs(self) -> list[str]:
+        """The uids of all runs that have something here; other names may be among them."""
+        with self._translated():
+            return self._storage.runs()
 
     def discard(self, paths: Iterable[str], emptied: str) -> None:
         """Remove files, and the folders below `emptied` that have become empty."""
@@ -364,6 +371,10 @@ class EpochPayloads:
     def dataset(self, where: str, ref: str) -> Dataset:
         """As `Payloads.dataset`."""
         return self._patiently(f"loading the manifest of {where}", lambda: self._payloads.dataset(where, ref))
+
+    def content(self, path: str) -> bytes | None:
+        """What a file has; None if it is not there."""
+        return self._patiently("reading a file", lambda: self._payloads.content(path))
 
     def discard(self, paths: Iterable[str], emptied: str) -> None:
         """As `Payloads.discard`."""

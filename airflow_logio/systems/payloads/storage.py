@@ -28,12 +28,17 @@ class Storage(ABC):
     def create(self, path: str) -> AbstractContextManager[Any]:
         """A new file to write, durable when the block ends, removed if it ends with an error.
 
-        Raises FileExistsError: nothing is ever overwritten.
+        Raises FileExistsError where it costs nothing to know: nothing is ever overwritten that a row names.
         """
 
     @abstractmethod
     def open(self, path: str) -> AbstractContextManager[Any]:
         """The file to read. Raises FileNotFoundError."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
+        with self.open(path) as file:
+            return bytes(file.read())
 
     @abstractmethod
     def remove(self, paths: Iterable[str]) -> None:
@@ -44,22 +49,23 @@ class Storage(ABC):
         """Every file below a folder; none if there is no such folder."""
 
     @abstractmethod
+    def runs(self) -> list[str]:
+        """The first names of all paths: uids of runs."""
+
+    @abstractmethod
     def prune(self, folder: str) -> None:
         """Remove a folder and those below it that hold no file, where folders are things of their own."""
 
     # --- datasets -----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def make_folder(self, path: str) -> None:
-        """A folder for files that tasks write; durable, where folders are things of their own."""
+    def make_folder(self, path: str) -> None:  # noqa: B027
+        """A folder for files that tasks write; durable. Nothing where folders are no things of their own."""
 
-    @abstractmethod
-    def settle_folder(self, path: str) -> None:
-        """The names in a folder are durable when this returns."""
+    def settle_folder(self, path: str) -> None:  # noqa: B027
+        """The names in a folder are durable when this returns. As `make_folder`."""
 
-    @abstractmethod
-    def drop_folders(self, paths: Iterable[str]) -> None:
-        """Remove those of the folders that are empty, as `prune` does."""
+    def drop_folders(self, paths: Iterable[str]) -> None:  # noqa: B027
+        """Remove those of the folders that are empty. As `make_folder`."""
 
     @abstractmethod
     def link(self, paths: Iterable[str], folder: str) -> None:
@@ -114,6 +120,9 @@ class LocalStorage(Storage):
         for where, _, files in os.walk(self._root / folder):
             found += [str((Path(where) / file).relative_to(self._root)) for file in files]
         return found
+
+    def runs(self) -> list[str]:
+        return [entry.name for entry in os.scandir(self._root) if entry.is_dir()] if self._root.is_dir() else []
 
     def prune(self, folder: str) -> None:
         for where, _, _ in os.walk(self._root / folder, topdown=False):

@@ -47,6 +47,23 @@ def sweep_run(payloads: Payloads, store: LogStore, run: Run) -> int:
     return removed
 
 
+def sweep_removed(payloads: Payloads, store: LogStore) -> int:
+    """What drivers of runs have written after these were removed from the log: the number of files removed.
+
+    Only of runs of which this log knows that they were removed: another log may have its payloads here, or this one may be an
+    old copy of it. Raises `LogUnavailable`.
+    """
+    removed = 0
+    for uid in payloads.runs():
+        gone = store.removed_run(uid)
+        if gone is None or gone.uid != uid:
+            continue
+        left = payloads.find(uid)
+        payloads.discard(left, uid)
+        removed += len(left)
+    return removed
+
+
 def clear_away(root: str | None, store: LogStore, run: Run) -> None:
     """`sweep_run` for a run that has finished. It stays finished whatever goes wrong here; errors are logged."""
     if root is None:

@@ -31,8 +31,10 @@ RESULT = "path string, size long, records long, footer long, partition string, e
 """The schema of what a writing task returns: a line for each file, or one with the name of an error, and what it says."""
 FileLine = tuple[str, int, int, int, str]
 """Path, bytes, records, checksum of the footer and partition of a file."""
-COPIED = "path string"
-"""The schema of what a copying task returns."""
+COPIED = "path string, error string, said string"
+"""The schema of what a copying task returns: a line for each file, with the name of an error, if there was one, and what it
+says."""
+_COPIED = pa.schema([(name, pa.string()) for name in ("path", "error", "said")])
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f").union(map(chr, range(32)))
 """What Spark and Hive write as ``%XX`` in names of partitions; anything else, of whatever alphabet, stays as it is."""
 MOST_BYTES_OF_A_NAME = 255
@@ -306,11 +308,19 @@ def _escaped(text: str) -> str:
 def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Copy ``source`` to ``target`` for each row: under a hidden name of its own first, synced, then renamed.
 
-    ``hidden`` is what that name begins with.
+    ``hidden`` is what that name begins with. Raises OSError of folders; what another store says is in the line.
     """
     for batch in batches:
-        done = [copied_file(row["source"], row["target"], row["size"], row["hidden"]) for row in batch.to_pylist()]
-        yield pa.record_batch({"path": pa.array(done, pa.string())})
+        yield pa.RecordBatch.from_pylist([_copied(row) for row in batch.to_pylist()], _COPIED)
+
+
+def _copied(row: dict[str, Any]) -> dict[str, str]:
+    line = {"path": row["target"], "error": "", "said": ""}
+    try:
+        copied_file(row["source"], row["target"], row["size"], row["hidden"])
+    except LogioError as error:  # of a store that says what is wrong
+        line |= {"error": type(error).__name__, "said": f"a task cannot read {row['source']}: {error}"}
+    return line
 
 
 def blocks(source: str, size: int) -> Iterator[bytes]:

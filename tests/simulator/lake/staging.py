@@ -25,6 +25,7 @@ from airflow_logio.spark.table_staging import STAGED_BYTES, StagingTarget
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.file_roots import data_files
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.stored_records import RecordsInFiles, StagedFiles, check_counts
 from airflow_logio.systems.table_transaction import NOTHING_STORED
@@ -376,6 +377,7 @@ class HandedPayloads:
     """Where the URL is handed to tasks: the file is one question, and so is its removal."""
 
     root = "/simulated"
+    files = data_files(root)
 
     def __init__(self, client: StagingClient, epoch: Evaluating) -> None:
         self._client = client

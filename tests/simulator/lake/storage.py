@@ -76,17 +76,11 @@ class SimulatedStorage(Storage):
     def find(self, folder: str) -> list[str]:
         return [path for path in self.files if path.startswith(f"{folder}/")]
 
+    def runs(self) -> list[str]:
+        return sorted({path.partition("/")[0] for path in self.files})
+
     def prune(self, folder: str) -> None:
         """Folders are no things of their own here."""
-
-    def make_folder(self, path: str) -> None:
-        """As `prune`."""
-
-    def settle_folder(self, path: str) -> None:
-        """As `prune`."""
-
-    def drop_folders(self, paths: Iterable[str]) -> None:
-        """As `prune`."""
 
     def link(self, paths: Iterable[str], folder: str) -> None:
         for path in paths:
@@ -187,17 +181,11 @@ class AskedStorage(Storage):
     def find(self, folder: str) -> list[str]:
         return self._questions.ask(lambda: self._storage.find(folder))
 
+    def runs(self) -> list[str]:
+        return self._questions.ask(self._storage.runs)
+
     def prune(self, folder: str) -> None:
         """As of the storage: nothing."""
-
-    def make_folder(self, path: str) -> None:
-        """As `prune`."""
-
-    def settle_folder(self, path: str) -> None:
-        """As `prune`."""
-
-    def drop_folders(self, paths: Iterable[str]) -> None:
-        """As `prune`."""
 
     def link(self, paths: Iterable[str], folder: str) -> None:
         raise NotImplementedError(f"{folder}: what removes files names none")

@@ -209,6 +209,23 @@ def test_old_runs_are_removed_altogether(terminal: Terminal) -> None:
     assert [run.spec.key.dag_run_id for run in terminal.store.list_runs()] == ["run-2"]
 
 
+def test_what_a_zombie_of_a_removed_run_writes_is_removed_and_nothing_of_runs_of_which_this_log_knows_nothing(
+    terminal: Terminal,
+) -> None:
+    """Another log may keep its payloads in the same place, or this one may be a copy of it that lacks its youngest runs."""
+    gone, _ = terminal.run("run-1")
+    with terminal.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE logio_run SET ended_at = ended_at - 7200")
+    terminal.run("run-2", ended=False)
+    assert "removed run run-1" in terminal.logio("gc", "--older-than", "1h")[1]
+    terminal.payloads.epoch(gone.uid, "a", 1, 0).store("datasets/late", b"of nobody")
+    terminal.payloads.epoch("0" * 32, "a", 1, 0).store("datasets/elsewhere", b"of another log")
+    assert "1 files of removed runs" in terminal.logio("gc")[1]
+    assert terminal.files(gone) == []
+    assert len(terminal.payloads.find("0" * 32)) == 1
+    assert "of removed runs" not in terminal.logio("gc")[1]
+
+
 def test_a_run_that_has_not_ended_is_refused(terminal: Terminal) -> None:
     _, drivers = terminal.run("run-1", ended=False)
     code, said = terminal.logio("gc", "run-1")

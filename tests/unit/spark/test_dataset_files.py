@@ -14,7 +14,7 @@ import pytest
 from airflow_logio import DatasetWriter, FolderSource
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, OperatorFailed
-from airflow_logio.spark import dataset_jobs, spark_files
+from airflow_logio.spark import dataset_jobs, spark_files, store_probe
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from tests.support.waiting import eventually
 from tests.unit.spark.test_chains import Work, unchanged
@@ -117,7 +117,7 @@ def test_no_file_of_a_job_is_in_its_folder_before_all_tasks_are_done_whatever_co
 
 # --- a store that is not shared ---------------------------------------------------------------------------------------
 
-_probed = dataset_jobs._probed
+_probed = store_probe.probed
 
 
 def elsewhere(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -144,7 +144,7 @@ def copied(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch])
 def test_a_payload_store_that_driver_and_executors_do_not_share_is_refused_before_anything_is_read(
     tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch, task: Callable[..., Any], says: str
 ) -> None:
-    monkeypatch.setattr(dataset_jobs, "_probed", task)
+    monkeypatch.setattr(store_probe, "probed", task)
     work = Work(tmp_path, sessions)
     work.pipeline.writer("save", DatasetWriter("lake", "out"), work.raw)
     with pytest.raises(

@@ -17,7 +17,7 @@ from airflow_logio import DatasetWriter, stateless
 from airflow_logio.driver.spark_jobs import job_gate
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import OperatorFailed
-from airflow_logio.spark import dataset_jobs
+from airflow_logio.spark import store_probe
 from tests.support.waiting import eventually
 from tests.unit.spark.test_chains import Work
 
@@ -102,7 +102,7 @@ def test_two_events_are_evaluated_at_once_and_leave_in_order(
     work, function = steered(tmp_path, sessions, 2)
     function.put("hold-0")
     probing: list[str] = []
-    real = dataset_jobs.probe
+    real = store_probe.probe
 
     def probe(*arguments: Any) -> None:
         probing.append(work.calls.longest()[0])

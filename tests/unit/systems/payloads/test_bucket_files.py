@@ -153,6 +153,7 @@ def test_each_client_is_told_of_the_same_store() -> None:
     assert at.fsspec_options() == {
         "endpoint_url": "http://store:9000",
         "client_kwargs": {"region_name": "eu-west-1"},
+        "config_kwargs": {"s3": {"addressing_style": "path"}},
     }
     assert at.arrow_url() == "s3://bucket?region=eu-west-1&endpoint_override=store:9000&scheme=http"
     assert at.hadoop_options() == {
@@ -164,5 +165,10 @@ def test_each_client_is_told_of_the_same_store() -> None:
     assert at.hadoop_url("run/1.parquet") == "s3a://bucket/a/b/run/1.parquet"
     assert at.hadoop_url("run/1.parquet", "s3") == "s3://bucket/a/b/run/1.parquet"
     assert BucketRoot.of("s3://bucket").hadoop_options() == {}
+    assert BucketRoot.of("s3://bucket?endpoint_override=store:9000").hadoop_options() == {
+        "fs.s3a.bucket.bucket.endpoint": "https://store:9000",
+        "fs.s3a.bucket.bucket.path.style.access": "true",
+        "fs.s3a.bucket.bucket.connection.ssl.enabled": "true",
+    }, "what the root does not say is the cluster's to say"
     azure = BucketRoot.of("abfss://c@account.dfs.core.windows.net/a")
     assert azure.hadoop_url("b") == "abfss://c@account.dfs.core.windows.net/a/b"

@@ -208,6 +208,12 @@ def test_an_sqlite_log_has_its_payloads_beside_it() -> None:
         payload_root("postgresql://host/log", "payloads")
 
 
+def test_a_container_of_azure_is_no_user() -> None:
+    root = "abfss://lake@account.dfs.core.windows.net/payloads"
+    assert shown(root) == root
+    assert redacted("the lake", root) == "the lake"
+
+
 def test_no_message_holds_a_credential() -> None:
     root = "sftp://anna:geh%40eim@host/folder?token=abc"
     assert shown(root) == "sftp://host/folder"
