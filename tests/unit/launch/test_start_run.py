@@ -63,11 +63,16 @@ def test_the_first_read_action_is_asked_for_when_the_run_starts() -> None:
     ("payloads", "says"),
     [
         (None, r"mode 'dataframe': .* has no payload store"),
-        ("s3://bucket/folder", r"is no folder, and datasets \(mode 'dataframe'\) need one"),
+        (
+            "s3a://bucket/folder",
+            r"s3a://\.\.\. is refused: write s3://bucket/path.* where datasets \(mode 'dataframe'\)",
+        ),
+        ("s3://a:geheim@bucket/folder", r"has no bucket, or a user, a password or a port"),
+        ("sftp://host/folder", r"is no place for datasets"),
         ("/data/run[1]/{x}", r"/data/run\[1\]/\{x\} has \[ \] \{ \} in its path, which Spark takes for a pattern"),
     ],
 )
-def test_a_group_of_data_frames_needs_a_folder_that_spark_reads(payloads: str | None, says: str) -> None:
+def test_a_group_of_data_frames_needs_a_folder_or_a_bucket_that_spark_reads(payloads: str | None, says: str) -> None:
     ref = bundle.parse_ref(f"{Path(__file__).parents[2] / 'bench' / 'pipelines' / 'orders.py'}:windows")
     with pytest.raises(ConfigurationError, match=says):
         run_spec(
