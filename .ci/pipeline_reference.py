@@ -51,7 +51,7 @@ TOPICS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "Writers and sinks": (
         "Ready-made ones.",
-        dict.fromkeys(["TableWriter", "ParquetWriter", "DatasetWriter", "published_files"], "")
+        dict.fromkeys(["TableWriter", "ParquetWriter", "DatasetWriter", "DeltaWriter", "published_files"], "")
         | {"PublishedFile": "published_files", "Count": ""},
     ),
     "Sources of your own": (

@@ -17,6 +17,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey, partitioning_of
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.launch import bundle, spark_submit
@@ -318,7 +319,9 @@ def _urls(ids: Mapping[str, str], known: ConnectionUrls, pipeline: Pipeline) -> 
 
     These replace a connection that was given no id and is not known on this machine.
     """
-    writers = [one for one in pipeline.operators.values() if isinstance(one, DatasetWriter | ParquetWriter)]
+    writers = [
+        one for one in pipeline.operators.values() if isinstance(one, DatasetWriter | DeltaWriter | ParquetWriter)
+    ]
     folders = {writer.connection for writer in writers}
     files = [
         name

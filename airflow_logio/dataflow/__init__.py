@@ -49,6 +49,7 @@ from airflow_logio.dataflow.writers.action_writers import (
     WriteAction,
 )
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.published_folder import PublishedFile, published_files
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -64,6 +65,7 @@ __all__ = [
     "Count",
     "DatasetWriter",
     "Days",
+    "DeltaWriter",
     "Dispatcher",
     "EveryEvents",
     "External",

@@ -101,13 +101,15 @@ def relative_folder(folder: object) -> str:
     return "" if folder in ("", ".") else str(path)
 
 
-def _folder_for_run(folder: str, placeholders: Collection[str], params: Mapping[str, Any]) -> str:
+def folder_of_run(folder: str, params: Mapping[str, Any]) -> str:
     """A folder of `relative_folder` as a run with these parameters has it.
 
     A value is part of one name, and may be several only where it stands alone: ``{folder}/x``, not ``dt={day}``. Raises
     ConfigurationError for a value that would make it another folder than it looks.
     """
-    filled(folder, placeholders, params, "folder")
+    if not set("{}") & set(folder):
+        return folder
+    filled(folder, placeholders_of(folder), params, "folder")
     names = [_name_for_run(folder, part, params) for part in PurePosixPath(folder).parts]
     try:
         return relative_folder("/".join(names))
@@ -127,7 +129,7 @@ def in_folder_of_run(writer: _Writer, params: Mapping[str, Any]) -> _Writer:
     if not set("{}") & set(writer.folder):
         return writer
     own = copy(writer)
-    own.folder = _folder_for_run(writer.folder, placeholders_of(writer.folder), params)
+    own.folder = folder_of_run(writer.folder, params)
     return own
 
 

@@ -235,7 +235,8 @@ class Executors:
                 url = connections.url(writer.connection)
                 target = StagingTarget(tables, url, self.bodies.dataset, self.payloads, self._run)
                 return ConditionalExecutor(operator, writer, target, connections, moves, tables.locks)
-        return executor_of(operator, writer, connections, moves)
+        datasets = None if self.payloads is None else self.bodies.dataset
+        return executor_of(operator, writer, connections, moves, datasets)
 
     def _copied(self, description: str, copies: Copies, task: CopyTask) -> Lines:
         """Errors of `copied_by_spark` told apart: `SparkLost`; OSError if something is unavailable; else `OperatorFailed`."""

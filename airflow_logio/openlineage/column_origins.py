@@ -9,12 +9,13 @@ from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.openlineage.external_datasets import DatasetName, ExternalDatasets
 from airflow_logio.protocol.values import Port
 
-READY_MADE_WRITERS = (TableWriter, DatasetWriter, ParquetWriter)
+READY_MADE_WRITERS = (TableWriter, DatasetWriter, DeltaWriter, ParquetWriter)
 """They write records as they come, and send them on so. A class that is derived from them may not."""
 
 
@@ -120,9 +121,10 @@ class ColumnOrigins:
         sender = self.pipeline.sender(Port(name, writer.inputs[0]))
         schema: dict[str, str] = {}
         taken = self.columns(sender)
-        if isinstance(writer, TableWriter) and writer.columns is not None:
+        if isinstance(writer, TableWriter | DeltaWriter) and writer.columns is not None:
             schema = {column: str(kind) for column, kind in (writer.column_types() or {}).items()}
-            taken = tuple(column for column in schema if column != writer.lineage_column)
+            beside = getattr(writer, "lineage_column", None)
+            taken = tuple(column for column in schema if column != beside)
         elif isinstance(writer, ParquetWriter) and writer.schema is not None:
             schema = dict(zip(writer.schema.names, map(str, writer.schema.types), strict=True))
             taken = tuple(schema)

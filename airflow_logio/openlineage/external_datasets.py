@@ -19,11 +19,12 @@ from sqlalchemy.engine import URL
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.placeholders import in_folder_of_run, resolved
+from airflow_logio.dataflow.placeholders import folder_of_run, in_folder_of_run, resolved
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
 from airflow_logio.dataflow.sources.files import WILD, is_pattern
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError
@@ -75,11 +76,15 @@ class ExternalDatasets:
     def _destinations(self, writer: Operator) -> Iterator[DatasetName]:
         if isinstance(writer, TableWriter):
             yield table_name(self.url_of(writer.connection), writer.table)
+        elif isinstance(writer, DeltaWriter):
+            yield self._below(writer.connection, folder_of_run(writer.table, self.params))
         elif isinstance(writer, DatasetWriter | ParquetWriter):
-            root = file_name(self.url_of(writer.connection))
             # Nothing else that depends on parameters: one that owns its day is known before there is a day.
-            folder = in_folder_of_run(writer, self.params).folder
-            yield DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), folder))) or "/")
+            yield self._below(writer.connection, in_folder_of_run(writer, self.params).folder)
+
+    def _below(self, connection: str, folder: str) -> DatasetName:
+        root = file_name(self.url_of(connection))
+        return DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), folder))) or "/")
 
     def _table(self, name: str, read: TableRead) -> list[DatasetName]:
         find = lambda: [table_name(self.url_of(read.connection), read.table)]  # noqa: E731

@@ -15,7 +15,7 @@ from airflow_logio import _compat
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.dataflow.operators import WriterOperator
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import imported, reference, resolve
@@ -249,7 +249,7 @@ def assets_of(
     """
     operators = pipeline.operators.items()
     writers = {base_operator(name): one for name, one in operators if isinstance(one, WriterOperator)}
-    ready_made = [one for one in writers.values() if isinstance(one, TableWriter | DatasetWriter)]
+    ready_made = [one for one in writers.values() if isinstance(one, OwningWriter)]
     if missing := sorted({one.connection for one in ready_made} - connections.keys()):
         raise ConfigurationError(
             f"assets: pipeline {pipeline.name!r} needs a connection id for {', '.join(missing)}: "
@@ -258,7 +258,7 @@ def assets_of(
     found = {
         name: create_asset(connection_id=connections[operator.connection], place=_place(operator))
         for name, operator in writers.items()
-        if isinstance(operator, TableWriter | DatasetWriter) and name not in (named or {})
+        if isinstance(operator, OwningWriter) and name not in (named or {})
     }
     for name, given in (named or {}).items():
         if name not in writers:
@@ -300,8 +300,8 @@ def extras(store: LogStore, run: Run, assets: Mapping[str, Asset], state: str) -
     }
 
 
-def _place(operator: TableWriter | DatasetWriter) -> str:
-    return operator.table if isinstance(operator, TableWriter) else operator.folder
+def _place(operator: OwningWriter) -> str:
+    return operator.folder if isinstance(operator, DatasetWriter) else str(vars(operator)["table"])
 
 
 def _without_password(uri: str) -> str:

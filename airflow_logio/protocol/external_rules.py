@@ -198,7 +198,7 @@ class Contender:
     """The column that says which rows are those of the writer's runs; empty if none does."""
     owner_row: str = "logio_owner SET run_uid = '', started_at = 0 WHERE table_name = ..."
     """How a person takes the claim of an owner back: what comes between UPDATE and AND, with names as that database has
-    them."""
+    them. Empty where there is no way to do so (a Delta table)."""
 
     @property
     def claimed(self) -> Owner:
@@ -317,14 +317,16 @@ class Contender:
         what = f"on_new_run={self.on_new_run!r}"
         what += f", by=({self.by!r},)" if self.by else f", run_column={self.run_column!r}" if self.run_column else ""
         whose = f" ({', '.join(pipelines)})" if pipelines else ""
+        release = f"UPDATE {self.owner_row} AND run_uid = '{owner.run_uid}'"
+        if not self.owner_row:
+            release = "a run with on_new_run='replace' takes it over, and removes what is there"
         how = f"it by {owner.of_days!r} (by=({owner.of_days!r},))"
         if owner.of_runs:
             how = f"rows of it by their runs (on_new_run='supersede', run_column={owner.of_runs!r})"
         return WriteRefused(
             f"{self._where}: pipelines{whose} own {how}, and the writer {self.operator!r} of run {self.mine.run_uid} with "
             f"{what} must not write to it. Give it a table of its own. If no pipeline is to own "
-            f"{f'a {owner.of_days}' if owner.of_days else 'rows'} there any more: UPDATE {self.owner_row} AND run_uid = "
-            f"'{owner.run_uid}'"
+            f"{f'a {owner.of_days}' if owner.of_days else 'rows'} there any more: {release}"
         )
 
     def _way_out(self, owner: Owner, *, begins: bool) -> str:
@@ -332,9 +334,14 @@ class Contender:
         if not self._joins:
             by_clock = f" By its clock, that run was started later ({owner.began}) than this one ({self.mine.began})."
             return f"{by_clock} {started_later(self.mine.run_uid)}." if begins else ""
-        return (
+        fresh = (
             f" If that run replaces the rows, a fresh one of this run (`logio fresh {self.mine.run_uid[:8]}`) writes all of "
-            "its rows once. If it appends as well (a fresh run of an earlier version shut out all older ones), the rows of "
+            "its rows once."
+        )
+        if not self.owner_row:
+            return fresh
+        return (
+            f"{fresh} If it appends as well (a fresh run of an earlier version shut out all older ones), the rows of "
             f"this run are there: take its claim back, and retry this run: UPDATE {self.owner_row} AND "
             f"run_uid = '{owner.run_uid}'"
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -21,6 +21,8 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.writers.action_writers import BEGIN, ActionWriter, Marker, WriteAction
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
@@ -190,13 +192,15 @@ class Forgetting:
 
 def owns_its_day(writer: object) -> bool:
     """Whether runs of a writer own what they write for their day, so that a run without records empties it."""
-    return writer.owns if isinstance(writer, TableWriter) else isinstance(writer, DatasetWriter) and bool(writer.by)
+    if isinstance(writer, DatasetWriter):
+        return bool(writer.by)
+    return isinstance(writer, OwningWriter) and writer.owns
 
 
 def _unaudited(writer: ActionWriter) -> ActionWriter:
     """An audit says what a day must be like; this one shall not be."""
     own = copy.copy(writer)
-    if isinstance(own, TableWriter | DatasetWriter):
+    if isinstance(own, OwningWriter):
         own._audits = ()
     return own
 
@@ -220,6 +224,10 @@ class _Place:
             with target.connect(self.systems.url(self.writer.connection)) as claim:
                 target.write_group(claim, [begin])
             return
+        if isinstance(self.writer, DeltaWriter):
+            with self._delta(self.writer) as (delta, log):
+                delta.apply(log, self._marker, [begin])
+            return
         table = self._table()
         table.apply(table.warehouse, self._marker, [begin])
 
@@ -232,6 +240,10 @@ class _Place:
             target = self._folder(self.writer)
             with target.connect(self.systems.url(self.writer.connection)) as claim:
                 target.close_group(claim, close, 0, ())
+            return
+        if isinstance(self.writer, DeltaWriter):
+            with self._delta(self.writer) as (delta, log):
+                delta.apply_held(log, self._marker, HeldGroup(2, 2, 0), close, ())
             return
         table = self._table()
         table.apply_held(table.warehouse, self._marker, HeldGroup(2, 2, 0), close, ())
@@ -251,6 +263,14 @@ class _Place:
     def _table(self) -> TableTarget:
         assert isinstance(self.writer, TableWriter)
         return table_target(self.name, self.writer, self.systems)
+
+    @contextmanager
+    def _delta(self, writer: DeltaWriter) -> Iterator[Any]:
+        from airflow_logio.systems.delta.delta_target import delta_target
+
+        target = delta_target(writer, self.systems)
+        with target.connect(self.systems.url(writer.connection)) as log:
+            yield target, log
 
     def _folder(self, writer: DatasetWriter) -> DayTarget:
         return DayTarget(writer, self.systems.identity, _of_no_records, _of_no_records, _of_no_records)

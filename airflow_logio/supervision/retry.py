@@ -12,6 +12,8 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, WriteRefused
 from airflow_logio.protocol.external_rules import Owner
@@ -96,7 +98,7 @@ def check_days(context: Resumed, groups: Iterable[str]) -> None:
     begins = [name for name in pipeline.operators if pipeline.home(name) in asked]
     reached = {name for begin in begins for name in (begin, *pipeline.graph.downstream(begin))}
     for name, writer in pipeline.operators.items():
-        replaces = isinstance(writer, TableWriter | DatasetWriter) and writer.by
+        replaces = isinstance(writer, OwningWriter) and writer.by
         closes = isinstance(writer, ActionWriter) and writer.closes
         if name not in reached or not (closes or replaces) or pipeline.home(name) not in wholes:
             continue
@@ -114,7 +116,7 @@ def check_days(context: Resumed, groups: Iterable[str]) -> None:
 
 def _check(context: Resumed, name: str, writer: Operator) -> None:
     run, line = context.run, (context.run.spec.key.pipeline, context.store.log_uid(), context.run.ordinal)
-    if not isinstance(writer, TableWriter | DatasetWriter):
+    if not isinstance(writer, OwningWriter):
         return
     takes_over = Allowed.TAKE_OVER in run.spec.allowed
     identity = WriterIdentity(run.uid, 0, run.created_at, (), *line, takes_over)
@@ -123,6 +125,12 @@ def _check(context: Resumed, name: str, writer: Operator) -> None:
         return
     systems = Connections(line[0], context.connections, identity, run.spec.replay_seconds)
     with closing(systems):
+        if isinstance(writer, DeltaWriter):
+            from airflow_logio.systems.delta.delta_target import delta_target
+
+            delta_target(writer, systems).check_not_replaced(systems.url(writer.connection))
+            return
+        assert isinstance(writer, TableWriter)
         table_target(name, writer, systems).check_not_replaced(Owner(run.uid, run.created_at))
 
 

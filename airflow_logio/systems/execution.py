@@ -22,6 +22,7 @@ from airflow_logio.dataflow.writers.action_writers import (
     Marker,
     WriteAction,
 )
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import (
     ExternalUnavailable,
@@ -38,6 +39,7 @@ from airflow_logio.protocol.writes import HeldGroup, PendingWrite, check_gapless
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.calls import COUNTED, Locks, replay
 from airflow_logio.systems.connections import Connections
+from airflow_logio.systems.stored_records import StoredRecords
 from airflow_logio.systems.warehouse import TableTarget
 
 log = logging.getLogger(__name__)
@@ -337,8 +339,14 @@ class IdempotentExecutor(WriteExecutor):
         self._target.close_group(client, closing, group.records, pages)
 
 
-def executor_of(operator: str, writer: ActionWriter, connections: Connections, moves: int = 0) -> WriteExecutor:
-    """The executor of a writer whose slot has changed owners `moves` times.
+def executor_of(
+    operator: str,
+    writer: ActionWriter,
+    connections: Connections,
+    moves: int = 0,
+    datasets: Callable[[str, str], StoredRecords] | None = None,
+) -> WriteExecutor:
+    """The executor of a writer whose slot has changed owners `moves` times. `datasets` finds that of a reference.
 
     Raises `PipelineDefinitionError` for one that no pipeline accepts.
     """
@@ -346,6 +354,12 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
         case TableWriter():
             target = table_target(operator, writer, connections)
             return ConditionalExecutor(operator, writer, target, connections, moves, target.locks)
+        case DeltaWriter():
+            # A driver without such a writer has no need of delta-rs.
+            from airflow_logio.systems.delta.delta_target import delta_target, no_datasets
+
+            delta = delta_target(writer, connections, datasets or no_datasets)
+            return ConditionalExecutor(operator, writer, delta, connections, moves, delta.locks)
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)
         case CheckableWriter():

@@ -15,6 +15,7 @@ from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.sources.table import TableSource
 from airflow_logio.dataflow.writers.action_writers import ClientWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.systems.connections import Connections
@@ -86,6 +87,9 @@ def _inspect(name: str, operator: Operator, params: Mapping[str, Any], connectio
     elif isinstance(operator, TableWriter):
         what = f"writer {name!r}, table {operator.table!r} of {operator.connection!r}"
         yield _written(what, _of_run(operator, params), connections.warehouse(operator.connection))
+    elif isinstance(operator, DeltaWriter):
+        what = f"writer {name!r}, Delta table {operator.table or '.'!r} of {operator.connection!r}"
+        yield _found(what, lambda: _inspect_delta(operator, params, connections))
     elif isinstance(operator, ClientWriter):
         yield _found(f"writer {name!r}, connection {operator.connection!r}", lambda: _connect(connections, operator))
 
@@ -151,6 +155,14 @@ def _written(what: str, writer: TableWriter, warehouse: Warehouse) -> Finding:
     warnings: list[str | None] = []
     found = _found(what, lambda: warnings.append(warehouse.missing_index(writer)))
     return replace(found, warning=next(iter(warnings), None))
+
+
+def _inspect_delta(writer: DeltaWriter, params: Mapping[str, Any], connections: Connections) -> None:
+    from airflow_logio.systems.delta.delta_target import delta_target
+
+    known = not writer.owns or writer.partition in params
+    mine = writer.for_run(params) if known and writer.placeholders() <= params.keys() else writer
+    delta_target(mine, connections).inspect(connections.url(writer.connection))
 
 
 def _connect(connections: Connections, writer: ClientWriter[Any]) -> None:

@@ -49,11 +49,14 @@ IN_AUDITS = named("_audit")
 """test_audits.py, test_lake_days.py: by writers that own a day, with SQL that must find no fault in it."""
 IN_EXTERNAL_WRITES = named("_external_write")
 """test_writers.py: by writers of an author's own external systems."""
+IN_LAKE_COMMITS = named("_lake_files", "_lake_commit")
+"""test_delta.py: by writers of Delta tables."""
 IN_SUBMISSIONS = named("_submission", "_submission_note")
 """unit/launch/test_cluster_launch.py: by launchers of drivers on clusters."""
 
 ELSEWHERE = frozenset(
     IN_SPARK
+    + IN_LAKE_COMMITS
     + IN_LAKES
     + IN_CLEARINGS
     + IN_STAGINGS

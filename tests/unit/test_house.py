@@ -123,7 +123,7 @@ PUBLIC = re.findall(
     r"\w+",
     """
     AllOfRun BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count DatasetWriter Days
-    Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group Hours
+    DeltaWriter Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group Hours
     IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
     OwnPartition ParquetSource ParquetWriter Partition Pipeline
     PortTable PublishedFile QuerySource RangeConnection RangeSource Replicated RoundRobin SinkOperator SourceBatch

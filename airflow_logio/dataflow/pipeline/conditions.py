@@ -14,6 +14,7 @@ from airflow_logio.dataflow.pipeline.definition import Definition, Replicated
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.lineage import lineage_ports, lineage_starts
 from airflow_logio.dataflow.replication.partition import ByKey, Partition
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -130,7 +131,7 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
                 "drivers of several replicas. Put it into a group of its own, behind this one"
             )
         _check_kind(definition, where, operator)
-        if isinstance(operator, TableWriter) and operator.upserts and operator.version is None:
+        if isinstance(operator, TableWriter | DeltaWriter) and operator.upserts and operator.version is None:
             _check_slot_of_key(definition, graph, one, name, operator)
         _check_state(definition, where, operator, one.partition)
         for connection, guarantee in operator.writes().items():
@@ -160,7 +161,9 @@ def _check_kind(definition: Definition, where: str, operator: Operator) -> None:
         )
 
 
-def _check_slot_of_key(definition: Definition, graph: Graph, one: Replicated, name: str, writer: TableWriter) -> None:
+def _check_slot_of_key(
+    definition: Definition, graph: Graph, one: Replicated, name: str, writer: TableWriter | DeltaWriter
+) -> None:
     """Without a version the last row of a key wins, so that all of them must come in one order."""
     group = definition.groups[one.group].operators
     enters = all(graph.senders[port].operator not in group for port in graph.inputs_of(name))

@@ -27,6 +27,7 @@ from airflow_logio.dataflow.sources.arrival import InputArrival, arrival_of
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -146,7 +147,7 @@ def _check_runs_together(definition: Definition, name: str, operator: Operator) 
         definition.refuse(f"runs_together of operator {name!r} is {said!r}; give True or False")
     if said and not operator.writes():
         definition.refuse(f"operator {name!r} declares runs_together=True, and has no write actions: leave it out")
-    if said and isinstance(operator, TableWriter | DatasetWriter):
+    if said and isinstance(operator, OwningWriter):
         definition.refuse(
             f"writer {name!r} declares runs_together=True, which is for writers of your own: {type(operator).__name__} says "
             "by on_new_run whether runs may live at once"
@@ -185,7 +186,7 @@ def _check_closes(definition: Definition, name: str, operator: Operator) -> None
         )
     if operator.sends_after_writes:
         definition.refuse(f"{where}, and it sends nothing: leave sends_after_writes=True out")
-    if not isinstance(operator, TableWriter | DatasetWriter) and not callable(getattr(operator, method, None)):
+    if not isinstance(operator, OwningWriter) and not callable(getattr(operator, method, None)):
         definition.refuse(
             f"{where}, and {type(operator).__name__} has no {method}(), which applies them: write it, or leave closes out"
         )
@@ -205,13 +206,15 @@ def _check_owns(definition: Definition, name: str, writer: OwningWriter) -> None
             f"writer {name!r} says by={writer.by!r}, and the partition of the pipeline is {partition.written()}: write "
             f"by=({partition.name!r},)"
         )
-    if not isinstance(writer, TableWriter) or not writer.by:
+    if not isinstance(writer, TableWriter | DeltaWriter) or not writer.by:
         return
     kind = None if writer.columns is None else writer.columns[partition.name]
-    if kind is not None and kind not in ("text", "date" if partition.what == "day" else "timestamptz"):
+    plain = isinstance(writer, DeltaWriter)  # no partition of a Delta table is named by a time
+    takes = "date" if partition.what == "day" else "text" if plain else "timestamptz"
+    if kind is not None and kind not in ("text", takes):
         definition.refuse(
             f"column {partition.name!r} of writer {name!r} is declared {kind}, which holds no {partition.what}s: declare it "
-            f"text or {'date' if partition.what == 'day' else 'timestamptz'}"
+            f"{' or '.join(dict.fromkeys(('text', takes)))}"
         )
 
 
@@ -238,7 +241,7 @@ def _check_writer(definition: Definition, name: str, operator: Operator) -> None
     if operator.writes() != {operator.connection: operator.write_guarantee}:
         definition.refuse(f"writer {name!r} overrides writes(); a writer has one connection and one guarantee")
     base = GUARANTEES[str(operator.write_guarantee)]
-    if not isinstance(operator, base | TableWriter | DatasetWriter):
+    if not isinstance(operator, base | OwningWriter):
         definition.refuse(
             f"writer {name!r} says that its write actions are {operator.write_guarantee}, but "
             f"{type(operator).__name__} is no {base.__name__}"
@@ -327,7 +330,7 @@ def _queries(operator: Operator) -> tuple[str, ...]:
     match operator:
         case QuerySource():
             return () if operator.query is None else (operator.query,)
-        case TableWriter() | DatasetWriter():
+        case OwningWriter():
             return tuple(audit.query for audit in operator.audits if audit.query is not None)
     return ()
 
@@ -340,6 +343,8 @@ def _paths(operator: Operator) -> tuple[str, ...]:
             return (operator.path,)
         case DatasetWriter() | ParquetWriter():
             return (operator.folder,)
+        case DeltaWriter():
+            return (operator.table,)
     return ()
 
 
@@ -484,6 +489,7 @@ def check_places(definition: Definition) -> None:
     """Refuse writers that would get in each other's way; raises PipelineDefinitionError."""
     _check_tables(definition)
     _check_folders(definition)
+    _check_delta_tables(definition)
 
 
 def _check_tables(definition: Definition) -> None:
@@ -538,6 +544,21 @@ def _check_folders(definition: Definition) -> None:
             )
 
 
+def _check_delta_tables(definition: Definition) -> None:
+    writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, DeltaWriter)]
+    for (first, a), (second, b) in combinations(writers, 2):
+        if (a.connection, a.table) != (b.connection, b.table):
+            continue
+        both = (a.on_new_run, b.on_new_run)
+        by_version = both == ("update", "update") and a.version is not None and a.version == b.version
+        if both != ("append", "append") and not (by_version and set(a.primary_key) == set(b.primary_key)):
+            definition.refuse(
+                f"operators {first!r} and {second!r} both write Delta table {a.table or '.'!r} of {a.connection!r} with "
+                f"on_new_run {a.on_new_run!r} and {b.on_new_run!r}: what is left would depend on which is first. Let both "
+                "say 'append', or upsert with the same primary_key and version, or let them write different tables"
+            )
+
+
 def _check_quarantines(definition: Definition, graph: Graph) -> None:
     """Refuse a quarantine whose late events could change what is made of the others.
 
@@ -557,7 +578,7 @@ def _check_quarantines(definition: Definition, graph: Graph) -> None:
                     "of its own"
                 )
             writer = definition.operators[other]
-            if isinstance(writer, TableWriter) and not writer.order_insensitive:
+            if isinstance(writer, TableWriter | DeltaWriter) and not writer.order_insensitive:
                 definition.refuse(
                     f"operator {name!r} sets Input Sets aside on errors, but writer {other!r} behind it updates rows without "
                     "a version: what is retried late would be put over rows that came after it. Name the column that says "

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable
 from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
-from airflow_logio.dataflow.writers.audits import FRAME, Audit, AuditFunction, audits_of_run, check_audits
+from airflow_logio.dataflow.writers.audits import FRAME, AuditFunction, audits_of_run, check_audits
 from airflow_logio.dataflow.writers.owned_days import AT_THE_END, check_by, check_empty, check_switch
 from airflow_logio.dataflow.writers.owning_writers import SUPERSEDE, OwningWriter, check_supersede
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
@@ -94,11 +94,6 @@ class DatasetWriter(OwningWriter):
 
     def placeholders(self) -> frozenset[str]:
         return self._placeholders.union(*(audit.placeholders() for audit in self._audits))
-
-    @property
-    def audits(self) -> tuple[Audit, ...]:
-        """No part of what a run is compared by: one that is wrong is corrected, and the run asks again."""
-        return self._audits
 
     def code(self) -> str:
         return "\n".join(filter(None, (super().code(), *(audit.code() for audit in self._audits))))

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from airflow_logio.dataflow.names import check_sql_name
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.audits import Audit
 from airflow_logio.dataflow.writers.owned_days import AT_ONCE, AT_THE_END, OwnedDay
 from airflow_logio.errors import PipelineDefinitionError
 
@@ -20,11 +21,14 @@ LONGEST_RUN_COLUMN = 27
 
 
 class OwningWriter(ActionWriter):
-    """Base of `TableWriter` and `DatasetWriter`."""
+    """Base of `TableWriter`, `DatasetWriter` and `DeltaWriter`."""
 
     on_new_run: str
     by: tuple[str, ...] = ()
     switch: str = AT_THE_END
+    owned: OwnedDay | None = None
+    """The day that the run owns, once it is known (`for_run`), where records are compared with it before they are logged."""
+    _audits: tuple[Audit, ...] = ()
     _partition: str = ""
 
     @property
@@ -46,6 +50,21 @@ class OwningWriter(ActionWriter):
     def partition(self) -> str:
         """The name of the partition by which its runs own what they write; empty if none, or not known yet."""
         return self.by[0] if self.by else self._partition if self.supersedes else ""
+
+    @property
+    def audits(self) -> tuple[Audit, ...]:
+        """What must be right before rows of the run take the place of others: no part of what a run is compared by, as one
+        that is wrong is corrected, and the run asks again."""
+        return self._audits
+
+    @property
+    def joins(self) -> bool:
+        """Whether its runs write beside each other: what they write does not depend on which is first."""
+        return self.on_new_run == "append"
+
+    def takes_files(self) -> bool:
+        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent."""
+        return False
 
     def in_pipeline_by(self, partition: str) -> Self:
         """The writer in a pipeline whose partition has this name."""

@@ -8,6 +8,8 @@ from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.protocol.run_writers import Repeats, Together, WriterShape
@@ -33,7 +35,7 @@ def _shapes(
     for connection in operator.writes():
         place = (connections[connection], *_names(operator))
         what = f"{_what(operator)}, connection {connections[connection]!r}"
-        is_of_author = not isinstance(operator, TableWriter | DatasetWriter | ParquetWriter)
+        is_of_author = not isinstance(operator, OwningWriter | ParquetWriter)
         repeats, closes = _repeats(operator, partition), isinstance(operator, ActionWriter) and operator.closes
         yield WriterShape(name, what, place, _together(operator), repeats, is_of_author, closes)
 
@@ -47,6 +49,8 @@ def _names(operator: Operator) -> tuple[str, ...]:
     if isinstance(operator, TableWriter):
         schema, table = schema_and_table(operator.table)
         return tuple(part.casefold() for part in (table, schema) if part)
+    if isinstance(operator, DeltaWriter):
+        return tuple(filter(None, operator.table.split("/")))
     if isinstance(operator, DatasetWriter | ParquetWriter):
         return tuple(filter(None, operator.folder.split("/")))
     return ()
@@ -56,6 +60,8 @@ def _what(operator: Operator) -> str:
     kind = type(operator).__name__
     if isinstance(operator, TableWriter):
         return f"{kind} of table {operator.table!r}, {_mode(operator)}"
+    if isinstance(operator, DeltaWriter):
+        return f"{kind} of table {operator.table or '.'!r}, {_mode(operator)}"
     if isinstance(operator, DatasetWriter):
         return f"{kind} of folder {operator.folder or '.'!r}, {_mode(operator)}"
     if isinstance(operator, ParquetWriter):
@@ -63,8 +69,8 @@ def _what(operator: Operator) -> str:
     return f"{kind}, a class of its author's own"
 
 
-def _mode(writer: TableWriter | DatasetWriter) -> str:
-    if isinstance(writer, TableWriter) and writer.upserts:
+def _mode(writer: OwningWriter) -> str:
+    if isinstance(writer, TableWriter | DeltaWriter) and writer.upserts:
         version = "" if writer.version is None else f", version={writer.version!r}"
         return f"on_new_run={writer.on_new_run!r}, mode='upsert'{version}"
     said = f"on_new_run={writer.on_new_run!r}" + (f", by={writer.by!r}" if writer.by else "")
@@ -72,11 +78,10 @@ def _mode(writer: TableWriter | DatasetWriter) -> str:
 
 
 def _together(operator: Operator) -> Together:
-    if isinstance(operator, TableWriter | DatasetWriter):
+    if isinstance(operator, OwningWriter):
         if operator.owns:
             return Together.BY_PARTITION
-        joins = operator.joins if isinstance(operator, TableWriter) else operator.on_new_run == "append"
-        return Together.ALWAYS if joins else Together.NEVER
+        return Together.ALWAYS if operator.joins else Together.NEVER
     # Files of a ParquetWriter are in a folder of their run's own.
     return Together.ALWAYS if operator.runs_together or isinstance(operator, ParquetWriter) else Together.NEVER
 
@@ -84,7 +89,7 @@ def _together(operator: Operator) -> Together:
 def _repeats(operator: Operator, partition: Collection[str]) -> Repeats:
     """To replace is to remove all: at a place of the partition's own, just what was written for it. To overwrite is to
     remove what the new run writes to as well, so what only the old one has written to would stay."""
-    if isinstance(operator, TableWriter | DatasetWriter):
+    if isinstance(operator, OwningWriter):
         own_place = not operator.placeholders().isdisjoint(partition)
         if operator.owns or (operator.on_new_run == "replace" and own_place):
             return Repeats.REPLACED

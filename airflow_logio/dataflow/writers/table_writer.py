@@ -11,11 +11,10 @@ from airflow_logio.dataflow.column_types import NULL, ColumnType, column_type
 from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
-from airflow_logio.dataflow.writers.audits import Audit, AuditFunction, audits_of_run, check_audits
+from airflow_logio.dataflow.writers.audits import AuditFunction, audits_of_run, check_audits
 from airflow_logio.dataflow.writers.owned_days import (
     AT_ONCE,
     AT_THE_END,
-    OwnedDay,
     check_by,
     check_empty,
     check_switch,
@@ -90,11 +89,7 @@ class TableWriter(OwningWriter):
 
     write_guarantee = "conditional"
     actions_at_once = 4_096
-    owned: OwnedDay | None = None
-    """The day that the run owns, once it is known (`for_run`)."""
     _scope = ""
-    _audits: tuple[Audit, ...] = ()
-    """No part of what a run is compared by: one that is wrong is corrected, and the run asks again."""
 
     def __init__(
         self,
@@ -152,10 +147,6 @@ class TableWriter(OwningWriter):
     def joins(self) -> bool:
         """Whether its runs write beside each other: what they write does not depend on which is first."""
         return self.on_new_run == "append" or (self.on_new_run == UPDATE and self.version is not None)
-
-    @property
-    def audits(self) -> tuple[Audit, ...]:
-        return self._audits
 
     def placeholders(self) -> frozenset[str]:
         return frozenset[str]().union(*(audit.placeholders() for audit in self._audits))
@@ -215,7 +206,6 @@ class TableWriter(OwningWriter):
         return records.select(list(self.columns))
 
     def takes_files(self) -> bool:
-        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent."""
         ours = (TableWriter.records, ActionWriter.process)
         return (type(self).records, type(self).process) == ours
 

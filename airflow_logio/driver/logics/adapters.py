@@ -20,6 +20,7 @@ from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.unavailability import advice_for_code
 from airflow_logio.dataflow.writers.action_writers import BEGIN, EVENT, INSERT, ActionWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.replay_check import is_due, may_be_equal
 from airflow_logio.errors import FailurePoint, LogioError, LogUnavailable, OperatorFailed, authored_frames
@@ -166,7 +167,7 @@ class StepExternal:
                 "there or use Pipeline.writer, so that the guarantee of its write actions is known"
             )
         records = needed_table(table, f"the code that writes to connection {connection!r}")
-        if isinstance(self._operator, TableWriter) and self._operator.owned is not None:
+        if isinstance(self._operator, TableWriter | DeltaWriter) and self._operator.owned is not None:
             self._operator.owned.check_records(f"table {self._operator.table!r}", records)
         self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
@@ -252,7 +253,7 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
 
 
 def written_in_files(operator: Operator, port: str, event: Event) -> Sequence[Output] | None:
-    """What a `TableWriter` makes of an event that is a dataset, whose records stay in files up to the table (ADR-86).
+    """What a writer of a table makes of an event that is a dataset, whose records stay in files up to the table (ADR-86).
 
     It is the write action of the event, and the event sent on, if the writer sends. None if the records are to be looked at
     here.
@@ -261,7 +262,9 @@ def written_in_files(operator: Operator, port: str, event: Event) -> Sequence[Ou
     their type, or by the statistics of their files.
     """
     dataset = dataset_of(event.payload)
-    if dataset is None or PLACE in event.about or not isinstance(operator, TableWriter) or not operator.takes_files():
+    if dataset is None or PLACE in event.about or not isinstance(operator, TableWriter | DeltaWriter):
+        return None
+    if not operator.takes_files():
         return None
     nothing = operator.records(InputEvent(port, event.event_id, dataset.empty()))
     if operator.owned is not None:
@@ -270,7 +273,7 @@ def written_in_files(operator: Operator, port: str, event: Event) -> Sequence[Ou
         with suppress(LogUnavailable):  # the closing transaction counts them, too
             operator.owned.check_spans(where, dataset.spans(operator.owned.column), dataset.num_rows)
     described: dict[str, Any] = {"action": INSERT}
-    if operator.lineage_column is not None:
+    if isinstance(operator, TableWriter) and operator.lineage_column is not None:
         described[EVENT] = event.event_id
     # The dataset of an event from the log is that of its row; what a chain has made may have none.
     payload = Borrowed(dataset) if isinstance(event.payload, Dataset) else event.payload

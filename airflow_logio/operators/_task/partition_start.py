@@ -13,8 +13,7 @@ from airflow_logio import _compat
 from airflow_logio.commands import with_log
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
-from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import ConfigurationError, RunRemoved, UnknownRun
 from airflow_logio.hooks.connections import external_url
 from airflow_logio.launch.code_bundle import CodeBundle
@@ -215,7 +214,7 @@ class ResumedRun:
 
 
 def _urls_of_writers(pipeline: Pipeline, run: Run) -> dict[str, str]:
-    writers = [one for one in pipeline.operators.values() if isinstance(one, TableWriter | DatasetWriter)]
+    writers = [one for one in pipeline.operators.values() if isinstance(one, OwningWriter)]
     return {one.connection: external_url(run.spec.connections[one.connection]) for one in writers}
 
 

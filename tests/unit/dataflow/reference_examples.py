@@ -28,6 +28,7 @@ from airflow_logio import (
     Count,
     DatasetWriter,
     Days,
+    DeltaWriter,
     Dispatcher,
     EveryEvents,
     External,
@@ -591,6 +592,18 @@ filled_pages = DatasetWriter(
 )
 late_clicks = DatasetWriter("lake", "late_clicks", on_new_run="supersede")
 # [END DatasetWriter]
+
+# [START DeltaWriter]
+delta = DeltaWriter(
+    "lake",
+    "orders",
+    columns={"day": "date", "id": "bigint", "amount": "decimal(10,2)"},
+    partition_by=["day"],
+    on_new_run="append",
+)
+newest = DeltaWriter("lake", "customers", mode="upsert", primary_key=["id"], version="updated_at")
+day_of_delta = DeltaWriter("lake", "sales", on_new_run="overwrite", by=["day"])
+# [END DeltaWriter]
 
 
 # [START published_files]

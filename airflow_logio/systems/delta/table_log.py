@@ -1,0 +1,160 @@
+"""The log of a Delta table by delta-rs: one version is loaded, and the next one committed, or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
+from airflow_logio.errors import ExternalUnavailable
+from airflow_logio.systems.delta.active_files import ActiveFile, active_files
+from airflow_logio.systems.delta.data_files import WrittenFile
+from airflow_logio.systems.delta.table_columns import TableColumns, arrow_type
+from airflow_logio.systems.delta.table_place import TablePlace, plain
+from airflow_logio.systems.delta.table_rows import ABOUT, TableRows
+
+log = logging.getLogger(__name__)
+
+_NAMED_COMMITS = 500
+"""So many commits back the names of runs are looked for."""
+
+
+@dataclass(slots=True)
+class Commit:
+    """What one commit does to a table."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    """What the table keeps for writers: marker, owner, who owns a day."""
+    removed: list[ActiveFile] = field(default_factory=list)
+    added: list[WrittenFile] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """For people, in the metadata of the commit."""
+
+
+@dataclass(frozen=True)
+class LoadedTable:
+    """A table at one version."""
+
+    named: str
+    table: Any
+
+    @property
+    def version(self) -> int:
+        return int(self.table.version())
+
+    @property
+    def uid(self) -> str:
+        """That of the table itself: another one in its place has another."""
+        return str(self.table.metadata().id)
+
+    @cached_property
+    def columns(self) -> TableColumns:
+        return TableColumns(self.named, self.table)
+
+    @cached_property
+    def rows(self) -> TableRows:
+        return TableRows(self.table.transaction_version, lambda: self._history)
+
+    @cached_property
+    def files(self) -> Sequence[ActiveFile]:
+        return active_files(self.table)
+
+    @cached_property
+    def _history(self) -> list[Mapping[str, Any]]:
+        try:
+            return list(self.table.history(_NAMED_COMMITS))
+        except Exception as error:  # a commit that is collected: names are for messages only
+            log.info("%s: its history is not read: %s", self.named, error)
+            return []
+
+
+class TableLog:
+    """That of the table at a place. Methods raise `ExternalUnavailable`, `ConfigurationError`."""
+
+    def __init__(self, named: str, place: TablePlace) -> None:
+        self.named = named
+        self.place = place
+
+    def load(self) -> LoadedTable | None:
+        """The newest version; None if there is no table."""
+        import deltalake
+
+        with self._asked():
+            try:
+                table = deltalake.DeltaTable(self.place.uri, storage_options=dict(self.place.options))
+            except deltalake.exceptions.TableNotFoundError:
+                return None
+        return LoadedTable(self.named, table)
+
+    def make(self, writer: DeltaWriter) -> None:
+        """Make the table as its writer declares it, unless another program has made it meanwhile."""
+        import deltalake
+
+        kinds = writer.column_types()
+        assert kinds is not None
+        schema = pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
+        with self._asked():
+            try:
+                deltalake.DeltaTable.create(
+                    self.place.uri,
+                    schema,
+                    partition_by=list(writer.partition_by),
+                    storage_options=dict(self.place.options),
+                    commit_properties=deltalake.CommitProperties(max_commit_retries=0),
+                )
+            except deltalake.exceptions.DeltaError:
+                if self.load() is None:
+                    raise
+        self.place.settle(0)
+
+    def commit(self, loaded: LoadedTable, commit: Commit) -> None:
+        """Commit the version behind the one that was loaded, or nothing.
+
+        What became of it only the table says: an error may come after the commit, and another driver may have committed the
+        same version. Raises `WriteRefused` for a file that cannot be removed, before anything is done.
+        """
+        import deltalake
+        from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
+
+        removals = [file.removal(self.named) for file in commit.removed]
+        properties = CommitProperties(
+            custom_metadata={ABOUT: dict(commit.about)},
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, number, None) for name, number in commit.rows.items()],
+        )
+        crash_here(CrashPoint.BEFORE_LAKE_COMMIT)
+        try:
+            loaded.table.create_write_transaction(
+                [*removals, *(file.action() for file in commit.added)],
+                "append",
+                loaded.table.schema(),
+                partition_by=list(loaded.columns.partition_by),
+                commit_properties=properties,
+                # What it has outlived is for its owner to remove.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            log.info("%s: the answer to a commit of version %d: %s", self.named, loaded.version + 1, plain(error))
+            self._last = plain(error)
+        crash_here(CrashPoint.AFTER_LAKE_COMMIT)
+
+    @property
+    def last_error(self) -> str:
+        """What the last commit that failed has said; empty if none has."""
+        return getattr(self, "_last", "")
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        import deltalake
+
+        try:
+            yield
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            raise ExternalUnavailable(f"{self.named}: {plain(error)}") from error

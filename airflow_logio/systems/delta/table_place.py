@@ -1,0 +1,268 @@
+"""Where a Delta table lies: a folder, or a bucket (ADR-124); how its data files are put there, and how delta-rs opens it."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+from uuid import uuid4
+
+from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, whole_object
+from airflow_logio.dataflow.writers.folder_files import SCHEME, check_url, open_bucket
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
+from airflow_logio.systems.payload_roots import is_local, local_path
+from airflow_logio.systems.payloads.storage import make_durable
+
+LOG = "_delta_log"
+_REFUSED = {
+    "s3a": "write s3://bucket/path, which Spark, Arrow and delta-rs all know",
+    "s3n": "write s3://bucket/path",
+    "wasb": "it cannot put a file only if there is none: move the table to S3",
+    "wasbs": "it cannot put a file only if there is none: move the table to S3",
+    "swift": "it shows late what was put, and cannot put a file only if there is none",
+}
+_WEAKER = ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER", "AWS_COPY_IF_NOT_EXISTS", "AWS_CONDITIONAL_PUT")
+"""Variables by which delta-rs commits in another way than by a conditional put."""
+_PROVEN: set[Hashable] = set()
+_PROBED = 2
+"""So often a second put must be refused: a store of several nodes may answer once as it should."""
+
+
+class TablePlace(ABC):
+    """The folder of a table. Paths are relative to it. Methods raise `ExternalUnavailable`, `ConfigurationError`."""
+
+    uri: str
+    """As delta-rs takes it."""
+    options: Mapping[str, str]
+
+    def __init__(self, named: str) -> None:
+        self.named = named
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises `ConfigurationError` if what the connection names is not there, or cannot refuse a second put."""
+
+    @abstractmethod
+    def put(self, path: str, data: Any) -> None:
+        """A new file, whole and durable. Nothing is ever overwritten: each name is used once."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None if it is not there."""
+
+    @abstractmethod
+    def open(self, path: str) -> Any:
+        """A file of Arrow, to read."""
+
+    @abstractmethod
+    def settle(self, version: int) -> None:
+        """What is committed up to a version is durable when this returns."""
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Errors of file system or store as ours."""
+        try:
+            yield
+        except OSError as error:
+            if is_lasting(error):
+                raise ConfigurationError(f"{self.named}: {error}{next_step(error)}") from error
+            raise ExternalUnavailable(f"{self.named}: {error}") from error
+
+
+class LocalTable(TablePlace):
+    """In a folder. The folder of the connection must be there, that of the table is made."""
+
+    options: Mapping[str, str] = {}
+
+    def __init__(self, named: str, url: str, table: str) -> None:
+        super().__init__(named)
+        self._base = local_path(url)
+        if not self._base.is_absolute():
+            raise ConfigurationError(f"{named} is no absolute path: give one, as /lake, or s3://bucket/path")
+        self._folder = self._base / table if table else self._base
+        self.uri = str(self._folder)
+
+    def check(self) -> None:
+        if not self._base.is_dir():  # to make it would hide a disk that is not mounted
+            raise ConfigurationError(f"{self.named}: there is no folder {self._base}; make or mount it")
+
+    def put(self, path: str, data: Any) -> None:
+        target = self._folder / path
+        with self.asked():
+            make_durable(target.parent, 0o777)
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            _sync(target.parent)
+
+    def size(self, path: str) -> int | None:
+        with self.asked():
+            try:
+                return os.stat(self._folder / path).st_size
+            except FileNotFoundError:
+                return None
+
+    def open(self, path: str) -> Any:
+        from pyarrow import fs
+
+        return fs.LocalFileSystem().open_input_file(str(self._folder / path))
+
+    def settle(self, version: int) -> None:
+        """delta-rs does not wait until a commit is on the disk."""
+        folder = self._folder / LOG
+        with self.asked():
+            for number in range(version, max(version - _SETTLED, -1), -1):
+                with suppress(FileNotFoundError):  # collected
+                    _sync(folder / f"{number:020}.json")
+            _sync(folder)
+
+
+_SETTLED = 8
+"""So many versions back a commit of an earlier attempt is looked for that was perhaps not on the disk."""
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BucketTable(TablePlace):
+    """In a bucket: Arrow puts data files, delta-rs commits; both are asked before anything is written."""
+
+    def __init__(self, named: str, url: str, table: str) -> None:
+        super().__init__(named)
+        weaker = [name for name in _WEAKER if os.environ.get(name, os.environ.get(name.lower()))]
+        if weaker:
+            raise ConfigurationError(
+                f"{named}: {weaker[0]} is set in the driver's environment, by which delta-rs would commit in another way "
+                "than by a put that the store refuses if the version is there: take it out"
+            )
+        check_url(named, url)
+        self._system, path = open_bucket(named, url)
+        self._root = "/".join(filter(None, (path.strip("/"), table)))
+        self.uri = f"{SCHEME}{self._root}"
+        self.options = _options(url)
+
+    def check(self) -> None:
+        """Once in a process: a store does not change."""
+        place = (self._root, *sorted(self.options.items()))
+        if place not in _PROVEN:
+            self._probe()
+            _PROVEN.add(place)
+
+    def put(self, path: str, data: Any) -> None:
+        with self.asked(), whole_object(self._system, f"{self._root}/{path}") as stream:
+            stream.write(data)
+
+    def size(self, path: str) -> int | None:
+        with self.asked():
+            info = self._system.get_file_info(f"{self._root}/{path}")
+        return int(info.size) if info.is_file else None
+
+    def open(self, path: str) -> Any:
+        return self._system.open_input_file(f"{self._root}/{path}")
+
+    def settle(self, version: int) -> None:
+        """An answer says so."""
+
+    def _probe(self) -> None:
+        """A table of its own, of which two drivers commit the same version: the second one must be refused."""
+        import deltalake
+        import pyarrow as pa
+
+        bucket = self._root.partition("/")[0]
+        path = (
+            f"{self._root}/_logio_probe-{uuid4().hex}" if "/" in self._root else f"{bucket}/_logio_probe-{uuid4().hex}"
+        )
+        uri = f"{SCHEME}{path}"
+        try:
+            options = dict(self.options)
+            deltalake.DeltaTable.create(uri, pa.schema([("probed", pa.int64())]), storage_options=options)
+            for _ in range(_PROBED):
+                first, second = (deltalake.DeltaTable(uri, storage_options=options) for _ in range(2))
+                _commit_nothing(first)
+                try:
+                    _commit_nothing(second)
+                except deltalake.exceptions.CommitFailedError:
+                    continue
+                raise ConfigurationError(
+                    f"{self.named}: the store puts a second file over one that is there, though it was asked not to "
+                    "(If-None-Match): two drivers could commit one version of the table, and one commit would be lost. Use a "
+                    "store that refuses it, as S3 does"
+                )
+            with self.asked():
+                if not self._system.get_file_info(f"{path}/{LOG}/{0:020}.json").is_file:
+                    raise ConfigurationError(
+                        f"{self.named}: delta-rs has put a file where Arrow does not see it: both need the same store behind "
+                        "the URL (region, endpoint_override) and the same credentials (AWS_ENDPOINT_URL, AWS_PROFILE)"
+                    )
+        except OSError as error:
+            raise ExternalUnavailable(f"{self.named}: delta-rs: {plain(error)}") from error
+        except (deltalake.exceptions.DeltaError, ValueError) as error:
+            raise ExternalUnavailable(f"{self.named}: delta-rs: {plain(error)}") from error
+        finally:
+            with suppress(OSError):
+                self._system.delete_dir(path)
+
+
+def _commit_nothing(table: Any) -> None:
+    import deltalake
+
+    table.create_write_transaction(
+        [], "append", table.schema(), commit_properties=deltalake.CommitProperties(max_commit_retries=0)
+    )
+
+
+def plain(error: Exception) -> str:
+    """The text of an error of delta-rs without its arrows and colours, on one line."""
+    text = "".join(one if one.isprintable() else " " for one in str(error)).replace("↳", " ")
+    text = " ".join(part for part in text.split() if part not in ("[31m", "[0m", "[31m[0m"))
+    return f"{type(error).__name__}: {text[:1000]}"
+
+
+def _options(url: str) -> Mapping[str, str]:
+    """What delta-rs is told beside what it finds in the environment."""
+    said = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    options = {"aws_conditional_put": "etag"}
+    if region := said.get("region"):
+        options["aws_region"] = region
+    if endpoint := said.get("endpoint_override"):
+        scheme = said.get("scheme", "https")
+        options["aws_endpoint_url"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if scheme == "http":
+            options["aws_allow_http"] = "true"
+    return options
+
+
+def place_of(named: str, url: str, table: str) -> TablePlace:
+    """The place of a table below what a connection names. Raises `ConfigurationError`, `ExternalUnavailable`."""
+    try:
+        import deltalake  # noqa: F401
+    except ImportError:
+        raise ConfigurationError(
+            f"{named}: deltalake is not installed here: pip install 'airflow-logio[delta]', for every driver"
+        ) from None
+    if is_local(url):
+        return LocalTable(named, url, table)
+    scheme = url.partition("://")[0]
+    if url.startswith(SCHEME):
+        return BucketTable(named, url, table)
+    why = _REFUSED.get(scheme, "Delta tables are written in folders, and in buckets of S3 and what speaks its protocol")
+    raise ConfigurationError(f"{named}: no Delta table is written to {scheme}://: {why}")
+
+
+def missing(named: str) -> WriteRefused:
+    """The table of a writer that declares no columns is not there."""
+    return WriteRefused(
+        f"{named} is not there, and its writer declares no columns, with which it would be made: make the table, or declare "
+        "them (columns={'id': 'bigint'})"
+    )
