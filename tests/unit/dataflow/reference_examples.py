@@ -602,7 +602,12 @@ delta = DeltaWriter(
     on_new_run="append",
 )
 newest = DeltaWriter("lake", "customers", mode="upsert", primary_key=["id"], version="updated_at")
-day_of_delta = DeltaWriter("lake", "sales", on_new_run="overwrite", by=["day"])
+day_of_delta = DeltaWriter(
+    "lake", "sales", on_new_run="overwrite", by=["day"], empty="replace", audit={"few": lambda records: None}
+)
+filled_delta = DeltaWriter(
+    "lake", "pages", on_new_run="overwrite", by=["day"], switch="at once", sends_after_writes=True
+)
 # [END DeltaWriter]
 
 
