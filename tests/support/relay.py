@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.support.listening import Listener, cut
@@ -32,6 +32,8 @@ class Relay:
         self.quick = threading.Semaphore(0)
         self.unanswered: re.Pattern[bytes] | None = None
         self.lost: list[tuple[re.Pattern[bytes], re.Pattern[bytes]]] = []
+        self.edit: Callable[[bytes], bytes] = bytes
+        """What is passed on in place of some bytes of requests."""
         self._listener = Listener(self._serve)
         self.port = self._listener.port
         self.cut_all = self._listener.cut_all
@@ -50,6 +52,7 @@ class Relay:
         begun = None
         with suppress(OSError):
             while data := source.recv(65_536):
+                data = self.edit(data) if is_asked else data
                 if is_asked and self.cut is not None and self.cut.search(data):
                     self.cuts += 1
                     break

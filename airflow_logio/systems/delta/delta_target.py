@@ -208,7 +208,8 @@ class _Attempt:
         for number in range(_CONFLICTS):
             if number:
                 time.sleep(_PAUSE_SECONDS * number * random.uniform(0.5, 1.5))
-            if (loaded := self._loaded(is_opening)) is None:
+            # After a commit nothing but the table itself, read anew, says what became of it.
+            if (loaded := self._loaded(is_opening, anew=committed is not None)) is None:
                 continue  # it was just made
             if committed is not None and committed[0].version == loaded.version and committed[0].uid == loaded.uid:
                 raise ExternalUnavailable(
@@ -220,7 +221,7 @@ class _Attempt:
                 self._end(loaded, committed)
                 return
             if self._files is not None and not has_files:
-                loaded = self._loaded(is_opening) or loaded  # files were written, which may take long
+                loaded = self._loaded(is_opening, anew=False) or loaded  # files were written, which may take long
                 if (commit := decide(loaded)) is None:
                     self._end(loaded, committed)
                     return
@@ -229,8 +230,8 @@ class _Attempt:
             self._client.commit(loaded, commit)
         raise LockHeld(f"{self._client.named}: others have committed {_CONFLICTS} versions while this one tried to")
 
-    def _loaded(self, is_opening: bool) -> LoadedTable | None:
-        loaded = self._client.load()
+    def _loaded(self, is_opening: bool, *, anew: bool) -> LoadedTable | None:
+        loaded = self._client.load(anew=anew)
         if loaded is not None:
             return loaded
         self._marker.unapplied((), 0, 0)  # nothing is made before the marker was compared (ADR-88)

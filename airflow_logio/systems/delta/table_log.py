@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.systems.delta.active_files import ActiveFile, active_files
 from airflow_logio.systems.delta.data_files import WrittenFile
 from airflow_logio.systems.delta.table_columns import TableColumns, arrow_type
-from airflow_logio.systems.delta.table_place import TablePlace, plain
+from airflow_logio.systems.delta.table_place import LOG, TablePlace, plain
 from airflow_logio.systems.delta.table_rows import ABOUT, TableRows
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class LoadedTable:
 
     named: str
     table: Any
+    number: Callable[[str], int | None]
+    """What it keeps under an app id (`table_rows`)."""
 
     @property
     def version(self) -> int:
@@ -60,7 +63,7 @@ class LoadedTable:
 
     @cached_property
     def rows(self) -> TableRows:
-        return TableRows(self.table.transaction_version, lambda: self._history)
+        return TableRows(self.number, lambda: self._history)
 
     @cached_property
     def files(self) -> Sequence[ActiveFile]:
@@ -81,17 +84,28 @@ class TableLog:
     def __init__(self, named: str, place: TablePlace) -> None:
         self.named = named
         self.place = place
+        self.last_error = ""
+        """What the last commit that failed has said."""
+        self._table: Any = None
+        self._numbers = _Numbers(place)
 
-    def load(self) -> LoadedTable | None:
-        """The newest version; None if there is no table."""
+    def load(self, *, anew: bool = True) -> LoadedTable | None:
+        """The newest version; None if there is no table. `anew`: nothing that was read before is taken for granted; else
+        what came since is read, where that is less."""
         import deltalake
 
         with self._asked():
-            try:
-                table = deltalake.DeltaTable(self.place.uri, storage_options=dict(self.place.options))
-            except deltalake.exceptions.TableNotFoundError:
-                return None
-        return LoadedTable(self.named, table)
+            table, self._table = self._table, None
+            if table is None or anew:
+                try:
+                    table = deltalake.DeltaTable(self.place.uri, storage_options=dict(self.place.options))
+                except deltalake.exceptions.TableNotFoundError:
+                    return None
+            else:
+                table.update_incremental()
+            number = self._numbers.of(table)
+        self._table = table
+        return LoadedTable(self.named, table, number)
 
     def make(self, writer: DeltaWriter) -> None:
         """Make the table as its writer declares it, unless another program has made it meanwhile."""
@@ -129,6 +143,7 @@ class TableLog:
             max_commit_retries=0,
             app_transactions=[Transaction(name, number, None) for name, number in commit.rows.items()],
         )
+        self._table = None  # it does not know of the commit
         crash_here(CrashPoint.BEFORE_LAKE_COMMIT)
         try:
             loaded.table.create_write_transaction(
@@ -142,13 +157,8 @@ class TableLog:
             )
         except (deltalake.exceptions.DeltaError, OSError) as error:
             log.info("%s: the answer to a commit of version %d: %s", self.named, loaded.version + 1, plain(error))
-            self._last = plain(error)
+            self.last_error = plain(error)
         crash_here(CrashPoint.AFTER_LAKE_COMMIT)
-
-    @property
-    def last_error(self) -> str:
-        """What the last commit that failed has said; empty if none has."""
-        return getattr(self, "_last", "")
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -158,3 +168,50 @@ class TableLog:
             yield
         except (deltalake.exceptions.DeltaError, OSError) as error:
             raise ExternalUnavailable(f"{self.named}: {plain(error)}") from error
+
+
+class _Numbers:
+    """App id → number of a table, known up to a version. delta-rs reads all commits since the last checkpoint for each id
+    that it is asked for; what came since is in a commit or two.
+    """
+
+    def __init__(self, place: TablePlace) -> None:
+        self._place = place
+        self._table = ("", -1)
+        """Uid and version up to which they are known."""
+        self._known: dict[str, int | None] = {}
+
+    def of(self, table: Any) -> Callable[[str], int | None]:
+        """Those of a table that is loaded; valid until another one is. Raises OSError."""
+        uid, version = str(table.metadata().id), int(table.version())
+        if self._table[0] != uid or not self._follow(version):
+            self._known = {}
+        self._table = (uid, version)
+        known = self._known
+
+        def number(app_id: str) -> int | None:
+            if app_id not in known:
+                known[app_id] = table.transaction_version(app_id)
+            return known[app_id]
+
+        return number
+
+    def _follow(self, version: int) -> bool:
+        """Take what commits up to a version have changed. False if that is too much, or one of them is collected."""
+        since = self._table[1]
+        if not 0 <= version - since <= _FOLLOWED:
+            return False
+        for commit in range(since + 1, version + 1):
+            try:
+                with self._place.open(f"{LOG}/{commit:020}.json") as file:
+                    lines = bytes(file.read()).splitlines()
+            except FileNotFoundError:
+                return False
+            for action in map(json.loads, lines):
+                if "txn" in action:
+                    self._known[action["txn"]["appId"]] = int(action["txn"]["version"])
+        return True
+
+
+_FOLLOWED = 20
+"""Commits of others that are read one by one."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,11 @@ _REFUSED = {
 }
 _WEAKER = ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER", "AWS_COPY_IF_NOT_EXISTS", "AWS_CONDITIONAL_PUT")
 """Variables by which delta-rs commits in another way than by a conditional put."""
+_PATIENCE = {"max_retries": "3", "retry_timeout": "20s"}
+"""Of delta-rs itself: a driver that waits for a store says so, and for how long it may."""
 _PROVEN: set[Hashable] = set()
-_PROBED = 2
-"""So often a second put must be refused: a store of several nodes may answer once as it should."""
+_PROBED, _AT_ONCE = 2, 8
+"""So often so many commit at once: a store of several nodes may answer once as it should."""
 
 
 class TablePlace(ABC):
@@ -175,51 +179,55 @@ class BucketTable(TablePlace):
         """An answer says so."""
 
     def _probe(self) -> None:
-        """A table of its own, of which two drivers commit the same version: the second one must be refused."""
+        """A table of its own, of which many commit the same version at once: one may succeed.
+
+        delta-rs looks for the version before it puts it, so that only commits at once ask the store whether it refuses.
+        """
         import deltalake
         import pyarrow as pa
 
-        bucket = self._root.partition("/")[0]
-        path = (
-            f"{self._root}/_logio_probe-{uuid4().hex}" if "/" in self._root else f"{bucket}/_logio_probe-{uuid4().hex}"
-        )
-        uri = f"{SCHEME}{path}"
+        path = f"{self._root}/_logio_probe-{uuid4().hex}"
+        uri, options = f"{SCHEME}{path}", dict(self.options)
         try:
-            options = dict(self.options)
             deltalake.DeltaTable.create(uri, pa.schema([("probed", pa.int64())]), storage_options=options)
             for _ in range(_PROBED):
-                first, second = (deltalake.DeltaTable(uri, storage_options=options) for _ in range(2))
-                _commit_nothing(first)
-                try:
-                    _commit_nothing(second)
-                except deltalake.exceptions.CommitFailedError:
-                    continue
-                raise ConfigurationError(
-                    f"{self.named}: the store puts a second file over one that is there, though it was asked not to "
-                    "(If-None-Match): two drivers could commit one version of the table, and one commit would be lost. Use a "
-                    "store that refuses it, as S3 does"
-                )
+                tables = [deltalake.DeltaTable(uri, storage_options=options) for _ in range(_AT_ONCE)]
+                if (committed := _commit_at_once(tables)) > 1:
+                    raise ConfigurationError(
+                        f"{self.named}: the store puts a second file over one that is there, though it is asked not to "
+                        f"(If-None-Match): of {_AT_ONCE} commits of one version at once, {committed} succeeded, and all but "
+                        "one are lost. Use a store that refuses it, as S3 does"
+                    )
             with self.asked():
                 if not self._system.get_file_info(f"{path}/{LOG}/{0:020}.json").is_file:
                     raise ConfigurationError(
                         f"{self.named}: delta-rs has put a file where Arrow does not see it: both need the same store behind "
                         "the URL (region, endpoint_override) and the same credentials (AWS_ENDPOINT_URL, AWS_PROFILE)"
                     )
-        except OSError as error:
-            raise ExternalUnavailable(f"{self.named}: delta-rs: {plain(error)}") from error
-        except (deltalake.exceptions.DeltaError, ValueError) as error:
+        except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
             raise ExternalUnavailable(f"{self.named}: delta-rs: {plain(error)}") from error
         finally:
             with suppress(OSError):
                 self._system.delete_dir(path)
 
 
-def _commit_nothing(table: Any) -> None:
+def _commit_at_once(tables: Sequence[Any]) -> int:
+    """How many of them have committed the version that follows the one that all have read."""
+    gate = threading.Barrier(len(tables))
+    with ThreadPoolExecutor(len(tables), "logio-probe") as pool:
+        return sum(pool.map(lambda table: _commits(table, gate), tables))
+
+
+def _commits(table: Any, gate: threading.Barrier) -> bool:
     import deltalake
 
-    table.create_write_transaction(
-        [], "append", table.schema(), commit_properties=deltalake.CommitProperties(max_commit_retries=0)
-    )
+    schema, properties = table.schema(), deltalake.CommitProperties(max_commit_retries=0)
+    gate.wait()
+    try:
+        table.create_write_transaction([], "append", schema, commit_properties=properties)
+    except deltalake.exceptions.CommitFailedError:
+        return False
+    return True
 
 
 def plain(error: Exception) -> str:
@@ -232,7 +240,7 @@ def plain(error: Exception) -> str:
 def _options(url: str) -> Mapping[str, str]:
     """What delta-rs is told beside what it finds in the environment."""
     said = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    options = {"aws_conditional_put": "etag"}
+    options = {"aws_conditional_put": "etag", **_PATIENCE}
     if region := said.get("region"):
         options["aws_region"] = region
     if endpoint := said.get("endpoint_override"):
