@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, whole_object
-from airflow_logio.dataflow.writers.folder_files import SCHEME, check_url, open_bucket
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME, check_url
+from airflow_logio.dataflow.writers.folder_files import open_bucket
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.systems.payload_roots import is_local, local_path
 from airflow_logio.systems.payloads.storage import make_durable
