@@ -38,10 +38,10 @@ from airflow_logio.systems.calls import Locks
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.delta import table_rows
 from airflow_logio.systems.delta.active_files import ActiveFile, of_partition
-from airflow_logio.systems.delta.data_files import FileWriter, WrittenFile, check_there
 from airflow_logio.systems.delta.keyed_merge import KeyedMerge
 from airflow_logio.systems.delta.table_log import Commit, LoadedTable, TableLog
 from airflow_logio.systems.delta.table_place import missing, place_of
+from airflow_logio.systems.delta.written_files import FileWriter, WrittenFile, check_there
 from airflow_logio.systems.stored_records import StoredRecords
 
 _CONFLICTS = 12

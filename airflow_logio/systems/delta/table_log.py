@@ -16,10 +16,10 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.systems.delta.active_files import ActiveFile, active_files
-from airflow_logio.systems.delta.data_files import WrittenFile
 from airflow_logio.systems.delta.table_columns import TableColumns, arrow_type
 from airflow_logio.systems.delta.table_place import LOG, TablePlace, plain
 from airflow_logio.systems.delta.table_rows import ABOUT, TableRows
+from airflow_logio.systems.delta.written_files import WrittenFile
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,6 @@ from airflow_logio.dataflow import DeltaWriter, ParquetSource, Pipeline, statele
 RECORDS_PER_EVENT = 1_000
 
 
-class FewAtOnce(DeltaWriter):
-    """So that there are commits enough to die at, however fast the machine is."""
-
-    actions_at_once = 2
-
-
 @stateless
 def by_store(table: pa.Table) -> pa.Table:
     """Store → the quantity of the event."""
@@ -22,22 +16,22 @@ def by_store(table: pa.Table) -> pa.Table:
     return pa.table({"store_id": sums.column("store_id"), "quantity": sums.column("quantity_sum")})
 
 
+# [START sales]
 pipeline = Pipeline("delta_lake", params={"transactions": str}, connections=["lake"])
 ingest = pipeline.source(
     "ingest",
     ParquetSource("{transactions}", records_per_event=RECORDS_PER_EVENT, columns=("store_id", "quantity")),
 )
-lines = pipeline.writer(
-    "lines",
-    FewAtOnce("lake", "lines", {"store_id": "bigint", "quantity": "double"}, on_new_run="append"),
-    ingest,
-)
+columns = {"store_id": "bigint", "quantity": "double"}
+lines = pipeline.writer("lines", DeltaWriter("lake", "lines", columns, on_new_run="append"), ingest)
 sums = pipeline.operator("sums", by_store, ingest)
 stores = pipeline.writer(
-    "stores",
-    FewAtOnce("lake", "stores", {"store_id": "bigint", "quantity": "double"}, mode="upsert", primary_key=["store_id"]),
-    sums,
+    "stores", DeltaWriter("lake", "stores", columns, mode="upsert", primary_key=["store_id"]), sums
 )
+# [END sales]
 
 pipeline.group("ingest", ingest)
 pipeline.group("lake", lines, sums, stores)
+
+for name in ("lines", "stores"):  # so that there are commits enough to die at, however fast the machine is
+    vars(pipeline.operators[name])["actions_at_once"] = 2
