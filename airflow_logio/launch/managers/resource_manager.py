@@ -1,12 +1,12 @@
 """YARN's ResourceManager by its REST: where it is, which applications it knows, and a request to kill one.
 
-Of several (high availability) the active one answers, and the others send to it.
+Of several (high availability) the active one answers, and the others send to it. An answer that is not one of YARN's, in part
+or as a whole, says nothing: above all not that there is no application.
 """
 
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import time
 import urllib.error
@@ -15,7 +15,7 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -30,6 +30,7 @@ SITE = "yarn-site.xml"
 _RM = "yarn.resourcemanager."
 _PORTS = {"http": ("webapp.address", 8088), "https": ("webapp.https.address", 8090)}
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
+_Answer = TypeVar("_Answer")
 _CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_(?P<attempt>\d+)_\d+")
 _PATH = "/ws/v1/cluster"
 _MOST_BYTES = 64 << 20
@@ -38,6 +39,9 @@ _NO_TICKETS = (
     "process have a ticket (kinit, or `airflow kerberos`)"
 )
 _FORBIDDEN = "{} refuses this: the user that it takes this process for may not see or end the application"
+_NO_SUCH = b"NotFoundException"
+"""In what it says with 404 of an application that it does not know. A proxy, and another server, do not say it."""
+_FILTERS, _ASKS_WHO = "yarn.webapp.filter-entity-list-by-user", "yarn.acl.enable"
 _ASSIGNED, _LAUNCHED = "Scheduler has assigned a container for AM", "AM container is launched"
 """What the diagnostics of an accepted application say: they are shown to everyone."""
 _AT_ONCE = 40
@@ -50,8 +54,7 @@ class Application(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     id: str
     user: str
     queue: str
-    state: str
-    """One of YARN's: NEW, NEW_SAVING, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED or KILLED."""
+    state: Literal["NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED"]
     final_status: str = ""
     diagnostics: str = ""
     application_tags: str = ""
@@ -82,6 +85,47 @@ class Application(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     def is_launched(self) -> bool:
         """Whether the container of its master was started: also of one that this process may not see."""
         return self.state == "RUNNING" or bool(self.attempt and self.launch_time) or _LAUNCHED in self.diagnostics
+
+
+class _Apps(msgspec.Struct):
+    app: list[Application] | None = None
+
+
+class _Listed(msgspec.Struct):
+    apps: _Apps | Literal[""] | None
+    """Not an object: there are none."""
+
+
+class _One(msgspec.Struct):
+    app: Application
+
+
+class _Attempt(msgspec.Struct):
+    id: int
+
+
+class _OfOne(msgspec.Struct, rename="camel"):
+    app_attempt: list[_Attempt] | None = None
+
+
+class _Attempts(msgspec.Struct, rename="camel"):
+    app_attempts: _OfOne | Literal[""] | None
+
+
+class _Itself(msgspec.Struct, rename="camel"):
+    ha_state: str = "it does not say its state"
+
+
+class _Info(msgspec.Struct, rename="camel"):
+    cluster_info: _Itself
+
+
+class _Setting(msgspec.Struct):
+    value: str
+
+
+class _Property(msgspec.Struct):
+    property: _Setting
 
 
 # --- where it is ------------------------------------------------------------------------------------------------------
@@ -161,12 +205,13 @@ class ResourceManager:
             query = f"applicationTags={quote(','.join(wanted[start : start + _AT_ONCE]), safe=',')}"
             if states:
                 query += f"&states={','.join(states)}"
-            found = self._get(f"/apps?{query}").get("apps") or {}
-            yield from (self._decoded(one) for one in found.get("app") or [])
+            found = self._get(f"{_PATH}/apps?{query}", _Listed).apps
+            yield from (found.app or []) if isinstance(found, _Apps) else []
 
     def named(self, names: Iterable[str]) -> list[Application]:
-        """Those with one of these tags. While a ResourceManager that was restarted reads what it has kept, it answers already
-        and lists nothing: what is missing is believed of an active one only."""
+        """Those with one of these tags that this process may see (`hides_applications`). While a ResourceManager that was
+        restarted reads what it has kept, it answers already and lists nothing: what is missing is believed of an active one
+        only."""
         names = set(names)
         found = list(self.applications(names))
         if missing := names.difference(*(one.tags for one in found)):
@@ -174,52 +219,70 @@ class ResourceManager:
             found += self.applications(missing)
         return found
 
+    def hides_applications(self) -> bool:
+        """Whether its lists leave out what the user for whom it takes this process may not see. By its own settings; one that
+        does not show them (behind a gateway) is believed to have YARN's default, which hides nothing."""
+        return all(self._has_set(name) for name in (_FILTERS, _ASKS_WHO))
+
     def check(self) -> None:
         """Whether it answers, and is the active one."""
-        state = (self._get("/info").get("clusterInfo") or {}).get("haState")
+        state = self._get(f"{_PATH}/info", _Info).cluster_info.ha_state
         if state != "ACTIVE":
             raise ManagerUnavailable(f"the ResourceManager {self._active} is not active ({state})")
 
     def application(self, application_id: str) -> Application | None:
         """None: it knows none of this id, or has forgotten it."""
-        path = f"/apps/{quote(application_id)}"
-        try:
-            return self._decoded(self._get(path).get("app"))
-        except _NotFound:
+        path = f"{_PATH}/apps/{quote(application_id)}"
+        found = self._find(path, _One)
+        if found is None:
             self.check()
-        try:
-            return self._decoded(self._get(path).get("app"))
-        except _NotFound:
-            return None
+            found = self._find(path, _One)
+        if found is not None and found.app.id != application_id:
+            raise ManagerUnavailable(f"{self._active} describes {found.app.id}, and was asked for {application_id}")
+        return None if found is None else found.app
 
     def latest_attempt(self, application_id: str) -> int:
         """0: it knows of none."""
-        try:
-            found = self._get(f"/apps/{quote(application_id)}/appattempts").get("appAttempts") or {}
-        except _NotFound:
-            return 0
-        return max((int(one["id"]) for one in found.get("appAttempt") or []), default=0)
+        found = self._find(f"{_PATH}/apps/{quote(application_id)}/appattempts", _Attempts)
+        attempts = found.app_attempts if found is not None else None
+        return max((one.id for one in attempts.app_attempt or []), default=0) if isinstance(attempts, _OfOne) else 0
 
     def kill(self, application_id: str) -> None:
         """Ask for its end; what does not exist any more, or has ended, is no error. Raises `KillRefused`."""
         try:
-            self._ask("PUT", f"/apps/{quote(application_id)}/state", b'{"state":"KILLED"}')
+            self._ask("PUT", f"{_PATH}/apps/{quote(application_id)}/state", b'{"state":"KILLED"}')
         except _NotFound:
             return
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _has_set(self, name: str) -> bool:
+        until = time.monotonic() + REQUEST_SECONDS
         try:
-            return self._ask("GET", path)
+            said = _answer("GET", f"{self._active}/conf?name={name}", None, until)
+            return msgspec.json.decode(said, type=_Property).property.value.strip().lower() == "true"
+        except (_NotFound, _NotServed, KillRefused, msgspec.DecodeError, RecursionError):
+            return False
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ManagerUnavailable(f"the ResourceManager does not answer ({self._active}: {error})") from error
+
+    def _get(self, path: str, kind: type[_Answer]) -> _Answer:
+        """What there is of every ResourceManager."""
+        found = self._find(path, kind)
+        if found is None:
+            raise ManagerUnavailable(f"{self._active} has no {path.partition('?')[0]}: is that a ResourceManager?")
+        return found
+
+    def _find(self, path: str, kind: type[_Answer]) -> _Answer | None:
+        """None: it says that there is no such thing."""
+        try:
+            return msgspec.convert(self._ask("GET", path), kind, strict=False)
+        except _NotFound:
+            return None
         except KillRefused as refused:
             raise ManagerUnavailable(str(refused)) from None
-
-    def _decoded(self, one: Any) -> Application:
-        try:
-            return msgspec.convert(one, Application)
         except msgspec.ValidationError as error:
-            raise ManagerUnavailable(f"{self._active} describes an application in an unknown way: {error}") from error
+            raise ManagerUnavailable(f"{self._active} answers in an unknown way: {error}") from error
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         """What the active one answers. Raises `_NotFound` and `KillRefused`, too."""
         deadline = time.monotonic() + REQUEST_SECONDS
         first, said = self._active, []
@@ -228,15 +291,15 @@ class ResourceManager:
             now = time.monotonic()
             until = now + (deadline - now) / (len(order) - number)  # one that is silent leaves time for the others
             try:
-                answer = json.loads(_answer(method, f"{address}{_PATH}{path}", body, until))
-            except json.JSONDecodeError:
+                answer = msgspec.json.decode(_answer(method, f"{address}{path}", body, until))
+            except (msgspec.DecodeError, RecursionError):
                 said.append(f"{address}: it answers, but is no active ResourceManager of YARN")
                 continue
             except (OSError, http.client.HTTPException, ValueError) as error:
                 said.append(f"{address}: {str(error) or type(error).__name__}")
                 continue
             self._active = address
-            return answer if isinstance(answer, dict) else {}
+            return answer
         raise ManagerUnavailable(f"the ResourceManager does not answer ({'; '.join(said)})")
 
 
@@ -248,6 +311,10 @@ class _NotFound(Exception):
     """There is no such application."""
 
 
+class _NotServed(OSError):
+    """What answers has no such page, or shows another one."""
+
+
 class _SameMethod(urllib.request.HTTPRedirectHandler):
     """A standby sends to the active one, whichever the method."""
 
@@ -255,7 +322,7 @@ class _SameMethod(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if _PATH not in urlsplit(newurl).path:
-            raise OSError(f"it sends to {newurl.partition('?')[0]}, which is no ResourceManager: a page to log in?")
+            raise _NotServed(f"it sends to {newurl.partition('?')[0]}, which is no ResourceManager: a page to log in?")
         return urllib.request.Request(newurl, req.data, dict(req.header_items()), method=req.get_method())
 
 
@@ -271,15 +338,9 @@ def _answer(method: str, url: str, body: bytes | None, deadline: float) -> bytes
             return _read(answer, deadline)
     except urllib.error.HTTPError as error:
         with error:
-            if error.code == 404:
-                raise _NotFound from None
             if error.code == 401:
                 return _by_ticket(method, url, body, deadline)
-            if error.code == 403:
-                raise KillRefused(_FORBIDDEN.format(url.partition(_PATH)[0])) from None
-            raise OSError(
-                f"{error.code} {error.reason}: {_read(error, deadline)[:300].decode(errors='replace')}"
-            ) from None
+            raise _of_status(error.code, error.reason, _read(error, deadline), url) from None
 
 
 def _by_ticket(method: str, url: str, body: bytes | None, deadline: float) -> bytes:
@@ -291,12 +352,20 @@ def _by_ticket(method: str, url: str, body: bytes | None, deadline: float) -> by
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     auth = kerberos.HTTPKerberosAuth()
     answer = requests.request(method, url, data=body, headers=headers, auth=auth, timeout=_left(deadline))
-    if answer.status_code == 404:
-        raise _NotFound
-    if answer.status_code in (401, 403):
-        raise KillRefused(_FORBIDDEN.format(url.partition(_PATH)[0]))
-    answer.raise_for_status()  # an OSError
+    if answer.status_code >= 400:
+        code = 403 if answer.status_code == 401 else answer.status_code
+        raise _of_status(code, answer.reason, bytes(answer.content), url)
     return bytes(answer.content)
+
+
+def _of_status(code: int, reason: str, said: bytes, url: str) -> Exception:
+    """What a status of HTTP says: it knows no such application, this user may not, or there is no answer to be had."""
+    if code == 404 and _NO_SUCH in said:
+        return _NotFound()
+    if code == 403:
+        return KillRefused(_FORBIDDEN.format(url.partition(_PATH)[0]))
+    kind = _NotServed if code < 500 else OSError
+    return kind(f"{code} {reason}: {said[:300].decode(errors='replace')}")
 
 
 def _read(answer: Any, deadline: float) -> bytes:

@@ -65,6 +65,10 @@ _WRITTEN_OFF = frozenset((-100, -102, -106))
 """Exit codes that the ResourceManager gives by itself: a lost node, preemption, its own restart."""
 _TAKEN = _WRITTEN_OFF | {-101}
 """Those that are not the driver's own doing; -101: the disks of its node have failed."""
+_HIDDEN = (
+    "the ResourceManager lists no application with the tag {}, and would not list one that this process may not see "
+    "(yarn.webapp.filter-entity-list-by-user): let the pages' user see drivers, by spark.ui.view.acls=dr.who"
+)
 _USER = re.compile(r"[\w.@\-]+")
 _KILL = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 _FILES = "org.apache.hadoop.fs.FsShell"
@@ -137,7 +141,7 @@ class YarnManager(ClusterManager):
             return msgspec.structs.replace(submission, id=printed[1])
         ended = "did not end in time" if code is None else f"ended with exit code {code}"
         try:
-            found = next(iter(self._rm.named([submission.name])), None)
+            found = next(iter(self._named(submission)), None)
         except ManagerUnavailable as error:
             if printed:
                 return msgspec.structs.replace(submission, id=printed[1])
@@ -155,17 +159,21 @@ class YarnManager(ClusterManager):
         raise ManagerUnavailable(why) if may_be_later else ConfigurationError(why)
 
     def find(self, submission: Submission) -> Sequence[Submission]:
-        found = self._rm.named([submission.name])
-        return [msgspec.structs.replace(submission, id=one.id) for one in found]
+        return [msgspec.structs.replace(submission, id=one.id) for one in self._named(submission)]
 
     def look(self, submissions: Sequence[Submission]) -> Mapping[Submission, Sighting]:
         try:
             found = self._rm.named(one.name for one in submissions)
+            by_id = {one.id: one for one in found}
+            by_tag = {tag: one for one in found for tag in one.tags}
+            listed = {one: by_id.get(one.id) if one.id else by_tag.get(one.name) for one in submissions}
+            is_whole = all(listed.values()) or not self._rm.hides_applications()
         except ManagerUnavailable as error:
             return dict.fromkeys(submissions, Sighting(DriverSight.UNKNOWN, str(error)))
-        by_id = {one.id: one for one in found}
-        by_tag = {tag: one for one in found for tag in one.tags}
-        return {one: self._sighting(by_id.get(one.id) if one.id else by_tag.get(one.name), one) for one in submissions}
+        return {
+            one: self._sighting(application, one) if application or is_whole else self._sighting_of_hidden(one)
+            for one, application in listed.items()
+        }
 
     def end(self, submission: Submission) -> bool:
         """An application that is not listed has no room. Where its pages do not let this process end one, Hadoop's client
@@ -209,7 +217,23 @@ class YarnManager(ClusterManager):
     def _known(self, submission: Submission) -> Application | None:
         if submission.id:
             return self._rm.application(submission.id)
-        return next(iter(self._rm.named([submission.name])), None)
+        return next(iter(self._named(submission)), None)
+
+    def _named(self, submission: Submission) -> Sequence[Application]:
+        """Those with its name. None: there is none, and none is hidden either. Raises `ManagerUnavailable`."""
+        found = self._rm.named([submission.name])
+        if not found and self._rm.hides_applications():
+            raise ManagerUnavailable(_HIDDEN.format(submission.name))
+        return found
+
+    def _sighting_of_hidden(self, submission: Submission) -> Sighting:
+        """Of one that the list may have left out: by its id the ResourceManager shows it to everyone."""
+        if not submission.id:
+            return Sighting(DriverSight.UNKNOWN, _HIDDEN.format(submission.name))
+        try:
+            return self._sighting(self._rm.application(submission.id), submission)
+        except ManagerUnavailable as error:
+            return Sighting(DriverSight.UNKNOWN, str(error))
 
     def _sighting(self, found: Application | None, submission: Submission) -> Sighting:
         if found is None:

@@ -28,6 +28,7 @@ from tests.support.listening import Listener
 CLAIM = Claim(1, "0123456789abcdef0123456789abcdef", "Sums of Hours", 2, "the nonce", True)
 ID = "application_1796063496178_0001"
 CONTAINER = "http://east:8042/node/containerlogs/container_e17_1796063496178_0001_{:02}_000001/root"
+NOT_FOUND = b'{"RemoteException":{"exception":"NotFoundException","message":"app with id: x not found"}}'
 ACTIVE = {"clusterInfo": {"haState": "ACTIVE"}}
 Asked = tuple[str, str]
 """Method and path."""
@@ -98,8 +99,8 @@ def test_a_property_precedes_them_and_names_no_user(tmp_path: Path) -> None:
 
 @contextmanager
 def answering(answer: Callable[[Asked], object]) -> Iterator[str]:
-    """A server at this address. An answer is JSON, or text, or an int for a status, or a str that begins with / for a
-    redirection; None: it stays silent."""
+    """A server at this address. An answer is JSON, or text, or an int for a status, or a str that begins with http for a
+    redirection, or bytes for what the ResourceManager says with 404; None: it stays silent."""
 
     def serve(connection: socket.socket) -> None:
         head = b""
@@ -113,10 +114,12 @@ def answering(answer: Callable[[Asked], object]) -> Iterator[str]:
         status, place, body = "200 OK", "", b""
         if isinstance(said, int):
             status = f"{said} Said"
+        elif isinstance(said, bytes):
+            status, body = "404 Not Found", said
         elif isinstance(said, str) and said.startswith("http"):
             status, place = "307 Temporary Redirect", f"Location: {said}\r\n"
         else:
-            body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+            body = said.encode(errors="surrogateescape") if isinstance(said, str) else json.dumps(said).encode()
         connection.sendall(
             f"HTTP/1.1 {status}\r\n{place}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
         )
@@ -211,7 +214,7 @@ def test_one_that_recovers_lists_nothing_and_is_not_believed() -> None:
     def answer(asked: Asked) -> object:
         if asked[1].endswith("/info"):
             return {"clusterInfo": {"haState": states[0]}}
-        return 404 if ID in asked[1] else {"apps": None}
+        return NOT_FOUND if ID in asked[1] else {"apps": None}
 
     with answering(answer) as address:
         one, manager = submission(address), YarnManager(address)
@@ -269,10 +272,114 @@ def test_an_answer_that_says_nothing_says_why(answer: object, said: str) -> None
     assert sighting.state is DriverSight.UNKNOWN and said in sighting.why
 
 
-@pytest.mark.parametrize("answer", [{}, {"apps": {}}, {"app": None}, {"app": []}])
-def test_an_odd_answer_about_one_application_says_nothing_of_its_end(answer: object) -> None:
-    with answering(lambda asked: answer) as address, pytest.raises(ManagerUnavailable, match="in an unknown way"):
+ODD: list[object] = [
+    *(None, [], "", 7, "text", {}, {"apps": 7}, {"apps": []}, {"apps": {"app": {}}}, {"apps": {"app": [None]}}),
+    *({"apps": {"app": [{}]}}, {"app": None}, {"app": []}, {"app": {"id": "application_1_0009"}}),
+    *({"appAttempts": [{"id": 1}]}, {"appAttempts": {"appAttempt": {"id": 1}}}, {"appAttempts": {"appAttempt": [{}]}}),
+    *({"clusterInfo": None}, {"clusterInfo": []}, {"clusterInfo": {"haState": None}}),
+]
+
+
+NOT_EVEN_JSON = ("", "<html><body>Sign in</body></html>", "{", "\udcff\udcfe", "[" * 100_000)
+STATUSES = (204, 302, 400, 404, 410, 500, 503, b"<html>NotFound</html>")
+
+
+def test_an_odd_answer_is_no_answer_whatever_is_asked() -> None:
+    """Neither an exception of Python, nor one from which an end, or that there is none, is concluded."""
+    answers: list[object] = [*map(json.dumps, ODD), *NOT_EVEN_JSON, *STATUSES, NOT_FOUND]
+    with answering(lambda asked: answers[-1]) as address:
+        manager = YarnManager(address)
+        named = msgspec.structs.replace(submission(address), id="")
+        ones = [submission(address), submission(address, 1), named]
+        asked: list[Callable[[], object]] = [lambda one=one: manager.end(one) for one in ones]  # type: ignore[misc]
+        asked += [manager.check_answers, lambda: manager.find(named), lambda: manager.sweep("log", lambda uid: False)]
+        while answers:
+            assert {one.state for one in manager.look(ones).values()} == {DriverSight.UNKNOWN}, answers[-1]
+            for ask in asked:
+                with pytest.raises(ManagerUnavailable):
+                    ask()
+            answers.pop()
+
+
+@pytest.mark.parametrize("part", ["/appattempts", "/info", f"/apps/{ID}"])
+def test_an_odd_part_of_the_answers_concludes_nothing(part: str) -> None:
+    """The list is as it should be: of the first, or of none. What is asked besides is not."""
+    answers: list[object] = [*map(json.dumps, ODD), *NOT_EVEN_JSON, *STATUSES]
+    listed: list[object] = []
+
+    def answer(asked: Asked) -> object:
+        if asked[1].endswith(part):
+            return answers[-1]
+        if asked[1].endswith("/info"):
+            return ACTIVE
+        return NOT_FOUND if ID in asked[1] else {"apps": {"app": listed}}
+
+    with answering(answer) as address:
+        manager, one = YarnManager(address), submission(address, 1)
+        while answers:
+            listed[:] = [application("ACCEPTED")]
+            state = DriverSight.UNKNOWN if part == "/appattempts" else DriverSight.QUEUED
+            assert manager.look([one])[one].state is state, answers[-1]
+            listed.clear()
+            state = DriverSight.UNKNOWN if part == "/info" else DriverSight.GONE
+            assert manager.look([one])[one].state is state, answers[-1]
+            if part != "/appattempts":
+                with pytest.raises(ManagerUnavailable):
+                    manager.end(one)
+            answers.pop()
+
+
+def test_a_request_to_kill_with_an_odd_answer_is_repeated() -> None:
+    with (
+        answering(lambda asked: {"app": application("RUNNING")} if asked[0] == "GET" else 204) as address,
+        pytest.raises(ManagerUnavailable, match="no active ResourceManager"),
+    ):
         YarnManager(address).end(submission(address))
+
+
+@pytest.mark.parametrize("filters", ["true", "false", 404, "<html>"])
+@pytest.mark.parametrize("asks_who", ["true", "false"])
+def test_a_list_that_may_hide_an_application_confirms_no_end(filters: object, asks_who: str) -> None:
+    """By its id it is shown to everyone, without what not everyone may see."""
+    settings = {"filter-entity-list-by-user": filters, "acl.enable": asks_who}
+    states = ["RUNNING"]
+
+    def answer(asked: Asked) -> object:
+        if asked[1].startswith("/conf?"):
+            value = next(value for name, value in settings.items() if asked[1].endswith(name))
+            return {"property": {"value": value}} if value in ("true", "false") else value
+        if asked[1].endswith("/info"):
+            return ACTIVE
+        return {"app": hidden(states[0], "")} if ID in asked[1] else {"apps": {}}
+
+    hides = filters == asks_who == "true"
+    with answering(answer) as address:
+        manager, one = YarnManager(address), submission(address)
+        named = msgspec.structs.replace(one, id="")
+        seen = manager.look([one, named])
+        if hides:
+            assert (seen[one].state, seen[named].state) == (DriverSight.RUNNING, DriverSight.UNKNOWN)
+            assert "filter-entity-list-by-user" in seen[named].why
+            for ask in (manager.end, manager.find):
+                with pytest.raises(ManagerUnavailable, match="filter-entity-list-by-user"):
+                    ask(named)
+        else:
+            assert (seen[one].state, seen[named].state) == (DriverSight.GONE, DriverSight.GONE)
+            assert manager.end(named) and manager.find(named) == []
+        assert not manager.end(one)
+        states[0] = "KILLED"
+        assert manager.end(one)
+
+
+def test_one_that_does_not_say_whether_its_list_is_whole_is_asked_again() -> None:
+    def answer(asked: Asked) -> object:
+        return 503 if asked[1].startswith("/conf?") else ACTIVE if asked[1].endswith("/info") else {"apps": {}}
+
+    with answering(answer) as address:
+        one = msgspec.structs.replace(submission(address), id="")
+        assert YarnManager(address).look([one])[one].state is DriverSight.UNKNOWN
+        with pytest.raises(ManagerUnavailable, match="503"):
+            YarnManager(address).end(one)
 
 
 def test_a_client_of_hadoop_that_does_not_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
