@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,94 +13,17 @@ import psutil
 import pytest
 
 from airflow_logio.errors import ConfigurationError, ManagerUnavailable, SubmissionUnknown
-from airflow_logio.launch.driver_arguments import APPLICATION_PROPERTY, own_submission
-from airflow_logio.launch.driver_config import DriverConfig, Launch
+from airflow_logio.launch.driver_arguments import own_submission
 from airflow_logio.launch.managers import submission_child
-from airflow_logio.launch.managers.cluster_manager import DriverSight, Sighting
+from airflow_logio.launch.managers.cluster_manager import DriverSight
 from airflow_logio.launch.managers.yarn import YarnManager
 from airflow_logio.launch.spark_submit import find_spark_submit
-from airflow_logio.store.records.driver_records import Claim, Submission
-from tests.support import yarn_driver
-from tests.support.launches import launch_of
+from airflow_logio.store.records.driver_records import Submission
 from tests.support.waiting import eventually
-from tests.support.yarn_cluster import DRIVER_MEGABYTES, YarnCluster, why_no_yarn, yarn_cluster
+from tests.support.yarn_bench import LONG, Bench, claim_of
+from tests.support.yarn_cluster import DRIVER_MEGABYTES, why_no_yarn, yarn_cluster
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(1200)]
-
-LONG = 400.0
-"""For what takes a machine with other work some seconds."""
-_numbers = itertools.count(1)
-
-
-@dataclass
-class Bench:
-    """A cluster, and submissions to it."""
-
-    cluster: YarnCluster
-
-    @property
-    def flags(self) -> Path:
-        return self.cluster.folder / "flags"
-
-    def launch(self, does: str, **more: str) -> Launch:
-        conf = {
-            APPLICATION_PROPERTY: yarn_driver.__file__,
-            "spark.yarn.appMasterEnv.FLAGS": str(self.flags),
-            "spark.yarn.appMasterEnv.PYTHONPATH": str(Path(__file__).parents[2]),
-            "spark.yarn.am.waitTime": "3600s",
-            **more,
-        }
-        settings = self.cluster.settings(conf)
-        config = DriverConfig("postgresql://nowhere/log", claim_of(does), "m", "p", "/", {})
-        return launch_of(config, settings, settings.effective_conf({}))
-
-    @property
-    def manager(self) -> YarnManager:
-        launch = self.launch("stays")
-        return YarnManager.of_settings(launch.settings, launch.conf)
-
-    def submitted(self, does: str, **more: str) -> Submission:
-        claim, launch = claim_of(does), self.launch(does, **more)
-        manager = YarnManager.of_settings(launch.settings, launch.conf)
-        manager.check(launch.settings, launch.conf)
-        found = manager.submit(manager.prepare(claim, launch), claim, launch)
-        assert found.id.startswith("application_") and found.attempt == 0
-        return found
-
-    def seen(self, one: Submission) -> Sighting:
-        return YarnManager.at(one).look([one])[one]
-
-    def becomes(self, one: Submission, state: DriverSight) -> Sighting:
-        def seen() -> Sighting | None:
-            found = self.seen(one)
-            return found if found.state is state else None
-
-        try:
-            found = eventually(seen, what=f"{one.name} is {state}", timeout=LONG, every=0.2)
-        except AssertionError as error:
-            error.add_note(f"{self.seen(one)}\n{self.cluster.output(one.id)}")
-            raise
-        assert found is not None
-        return found
-
-    def prints(self, one: Submission, *words: str) -> str:
-        def printed() -> bool:
-            return all(word in self.cluster.output(one.id) for word in words)
-
-        eventually(printed, what=f"{one.name} prints {words}", timeout=LONG, every=0.1)
-        return self.cluster.output(one.id)
-
-    def let_end(self, one: Submission) -> None:
-        (self.flags / one.name).touch()
-
-    def ended(self, one: Submission) -> None:
-        manager = YarnManager.at(one)
-        eventually(lambda: manager.end(one), what=f"{one.name} has ended", timeout=LONG, every=0.2)
-        eventually(lambda: not self.cluster.processes(one.id), what="its processes end", timeout=LONG, every=0.2)
-
-
-def claim_of(does: str) -> Claim:
-    return Claim(1, uuid.uuid4().hex, does, next(_numbers), uuid.uuid4().hex, recovery=False)
 
 
 @contextlib.contextmanager
@@ -111,7 +32,6 @@ def bench(folder: Path, **how: object) -> Iterator[Bench]:
         pytest.skip(why)
     with yarn_cluster(folder / "yarn", **how) as cluster:  # type: ignore[arg-type]
         made = Bench(cluster)
-        made.flags.mkdir()
         yield made
 
 
@@ -241,7 +161,8 @@ def test_where_its_pages_may_end_nothing_hadoops_client_does(small: Bench, monke
     assert small.seen(stays).state is DriverSight.UNKNOWN
     with pytest.raises(ManagerUnavailable, match="does not answer"):
         small.manager.check_answers()
-    small.cluster.start_resource_manager({"yarn.acl.enable": "true", "yarn.admin.acl": "root"})
+    acls = {"yarn.acl.enable": "true", "yarn.admin.acl": "root", "yarn.webapp.filter-entity-list-by-user": "true"}
+    small.cluster.start_resource_manager(acls)
     try:
         eventually(
             lambda: small.seen(stays).state is not DriverSight.UNKNOWN, what="it is back", timeout=LONG, every=0.2
@@ -253,11 +174,17 @@ def test_where_its_pages_may_end_nothing_hadoops_client_does(small: Bench, monke
         small.prints(hidden, "--group=stays")
         small.becomes(hidden, DriverSight.RUNNING)
         assert not small.cluster.application(hidden.id).get("amContainerLogs"), "only the diagnostics say it"
+        named = msgspec.structs.replace(hidden, id="")
+        assert small.seen(named).state is DriverSight.UNKNOWN, "it is in no list"
+        for ask in (small.manager.find, small.manager.end):
+            with pytest.raises(ManagerUnavailable, match="filter-entity-list-by-user"):
+                ask(named)
         small.ended(hidden)
         shown = small.submitted("stays", **{"spark.ui.view.acls": "dr.who"})
         small.prints(shown, "--group=stays")
         small.becomes(shown, DriverSight.RUNNING)
         assert small.cluster.application(shown.id)["amContainerLogs"]
+        assert small.manager.find(msgspec.structs.replace(shown, id="")) == [shown]
         small.ended(shown)
     finally:
         small.cluster.kill_resource_manager()

@@ -49,6 +49,15 @@ log4j.appender.c.layout=org.apache.log4j.PatternLayout
 log4j.appender.c.layout.ConversionPattern=%d %p %c{1} %m%n
 """
 Properties = Mapping[str, Any]
+_PREEMPTION = "yarn.resourcemanager.monitor.capacity.preemption."
+PREEMPTION: Properties = {
+    "yarn.resourcemanager.scheduler.monitor.enable": "true",
+    f"{_PREEMPTION}monitoring_interval": 500,
+    f"{_PREEMPTION}max_wait_before_kill": 1000,
+    f"{_PREEMPTION}total_preemption_per_round": 1.0,
+    f"{_PREEMPTION}natural_termination_factor": 1.0,
+    f"{_PREEMPTION}max_ignored_over_capacity": 0.0,
+}
 
 
 def programs() -> Path:
@@ -78,6 +87,8 @@ class YarnCluster:
     """Node → its host; empty: the nodes are on `address`."""
     node_megabytes: int
     has_hdfs: bool
+    queues: tuple[str, ...] = ("default",)
+    """With equal shares of it. What one of several takes beyond its share is preempted when another one wants it."""
     ports: dict[str, int] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -118,11 +129,14 @@ class YarnCluster:
     def ask(self, path: str) -> dict[str, Any]:
         """What the ResourceManager says; empty while it does not answer."""
         try:
-            with urllib.request.urlopen(f"{self.url}/ws/v1/cluster{path}", timeout=10) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+            found: dict[str, Any] = json.loads(self._page(path))
+            return found
         except (OSError, HTTPException, ValueError):
             return {}
+
+    def _page(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.url}/ws/v1/cluster{path}", timeout=10) as answer:
+            return str(answer.read().decode())
 
     def application(self, application_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask(f"/apps/{application_id}").get("app", {})
@@ -140,6 +154,12 @@ class YarnCluster:
         """Those that run in its containers, on whichever node."""
         mark = f"/appcache/{application_id}/"
         return [process for process in psutil.process_iter() if any(mark in text for text in _texts(process))]
+
+    def attempts(self, application_id: str) -> dict[int, str]:
+        """An application's attempts, by number → what is said of each."""
+        path = f"/apps/{application_id}/appattempts"
+        found = self.ask(path)["appAttempts"]["appAttempt"]
+        return {one["id"]: self._page(f"{path}/{one['appAttemptId']}") for one in found}
 
     def node_of(self, application_id: str) -> str:
         """The node of its master's container."""
@@ -338,14 +358,22 @@ class YarnCluster:
             "yarn.scheduler.minimum-allocation-mb": 128,
             "yarn.resourcemanager.connect.max-wait.ms": 20000,
             "yarn.resourcemanager.connect.retry-interval.ms": 1000,
+            "yarn.nodemanager.resourcemanager.connect.max-wait.ms": 900_000,  # else a node ends its containers, and itself
+            **(PREEMPTION if len(self.queues) > 1 else {}),
         }
         capacity = {
-            "yarn.scheduler.capacity.root.queues": "default",
-            "yarn.scheduler.capacity.root.default.capacity": 100,
+            "yarn.scheduler.capacity.root.queues": ",".join(self.queues),
             "yarn.scheduler.capacity.maximum-am-resource-percent": 1,
             "yarn.scheduler.capacity.root.acl_administer_queue": " ",
-            "yarn.scheduler.capacity.root.default.acl_administer_queue": " ",
         }
+        for queue in self.queues:
+            own_share = {
+                "capacity": 100 / len(self.queues),
+                "maximum-capacity": 100,
+                "user-limit-factor": len(self.queues),
+                "acl_administer_queue": " ",
+            }
+            capacity |= {f"yarn.scheduler.capacity.root.{queue}.{name}": value for name, value in own_share.items()}
         files = {"core": {**core, **own}, "hdfs": hdfs, "yarn": {**yarn, **own}, "capacity-scheduler": capacity}
         for name, properties in files.items():
             file = folder / (f"{name}-site.xml" if name != "capacity-scheduler" else f"{name}.xml")
@@ -383,6 +411,7 @@ def yarn_cluster(
     node_megabytes: int = 2 * DRIVER_MEGABYTES,
     on_hosts: bool = True,
     hdfs: bool = True,
+    queues: tuple[str, ...] = ("default",),
 ) -> Iterator[YarnCluster]:
     """One that is ready; no process is left behind."""
     with contextlib.ExitStack() as stack:
@@ -391,7 +420,7 @@ def yarn_cluster(
         if on_hosts and why_not() is None:
             net = stack.enter_context(network(*nodes))
             hosts, address = net.hosts, net.address
-        cluster = YarnCluster(folder, address, hosts, node_megabytes, hdfs)
+        cluster = YarnCluster(folder, address, hosts, node_megabytes, hdfs, queues)
         try:
             cluster.start(*nodes)
             yield cluster
