@@ -175,7 +175,7 @@ def test_what_the_scheduler_takes_spends_no_budget_and_a_second_attempt_is_refus
     no second attempt where one is allowed. With two it does; a launcher would end that one while it waits, and here does not,
     as one that has no way to YARN at that time."""
     allow(attempts, monkeypatch)
-    how = {"recoveries": 0, "end_old_drivers": attempts == 1}
+    how: dict[str, Any] = {"recoveries": 0, "end_old_drivers": attempts == 1}
     with (
         cluster_in(tmp_path, ("east",), 2, on_hosts=False, hdfs=False, queues=("default", "other")) as cluster,
         gated(cluster, tmp_path, postgres_url, postgres_warehouse_url, **how) as made,
@@ -349,6 +349,10 @@ def test_sales_are_exact_when_the_driver_with_spark_dies(
     assert_exact(postgres_warehouse_url, small_transactions, SALES_RECORDS_PER_BATCH)
 
 
+def living(cluster: YarnCluster) -> int:
+    return sum(cluster.is_living(one["id"]) for one in cluster.ask("/apps")["apps"]["app"])
+
+
 def test_a_lake_is_exact_when_jvm_and_python_are_killed_in_the_middle_of_jobs(
     tmp_path: Path, postgres_url: str, postgres_warehouse_url: str
 ) -> None:
@@ -368,8 +372,7 @@ def test_a_lake_is_exact_when_jvm_and_python_are_killed_in_the_middle_of_jobs(
         made.until_held(second, LONG)
         made.is_recovered("its Python is killed", lambda: run.signal("make", signal.SIGKILL), second, LONG)
         made.until_held(third, LONG)
-        living = lambda: sum(cluster.is_living(one["id"]) for one in cluster.ask("/apps")["apps"]["app"])  # noqa: E731
-        eventually(lambda: living() == 2, what="what died is gone", timeout=LONG, every=0.5)
+        eventually(lambda: living(cluster) == 2, what="what died is gone", timeout=LONG, every=0.5)
         assert made.living() == {"make": 1, "sum": 1}
         made.open(third)
         run.finish(timeout=2 * LONG)

@@ -2,7 +2,7 @@
 REST.
 
 YARN may start the master of an application again after preemption or the loss of a node, although ``maxAppAttempts`` is 1,
-with the same arguments: not all versions of Hadoop do. The log admits one of the two.
+with the same arguments. Hadoop 3.5.0 does not; should another one, the log admits one of the two.
 """
 
 from __future__ import annotations
