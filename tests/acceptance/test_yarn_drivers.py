@@ -163,22 +163,14 @@ def server_at(address: str) -> Iterator[PostgresServer]:
         server.destroy()
 
 
-@pytest.mark.parametrize("attempts", [1, 2])
-def test_what_the_scheduler_takes_spends_no_budget_and_a_second_attempt_is_refused(
-    attempts: int,
-    tmp_path: Path,
-    postgres_url: str,
-    postgres_warehouse_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_the_scheduler_takes_spends_no_budget(
+    tmp_path: Path, postgres_url: str, postgres_warehouse_url: str
 ) -> None:
     """Two queues share room for two drivers; both groups are in the first when the second wants its share. This Hadoop begins
-    no second attempt where one is allowed. With two it does; a launcher would end that one while it waits, and here does not,
-    as one that has no way to YARN at that time."""
-    allow(attempts, monkeypatch)
-    how: dict[str, Any] = {"recoveries": 0, "end_old_drivers": attempts == 1}
+    no second attempt."""
     with (
         cluster_in(tmp_path, ("east",), 2, on_hosts=False, hdfs=False, queues=("default", "other")) as cluster,
-        gated(cluster, tmp_path, postgres_url, postgres_warehouse_url, **how) as made,
+        gated(cluster, tmp_path, postgres_url, postgres_warehouse_url, recoveries=0) as made,
     ):
         run, bench = made.run, Bench(cluster)
         made.until_held(10, LONG)
@@ -189,16 +181,12 @@ def test_what_the_scheduler_takes_spends_no_budget_and_a_second_attempt_is_refus
         [taken] = filter(was_preempted(cluster), applications)
         group, begun = applications[taken], time.monotonic()
         run.until(lambda: run.status(group).incarnation == 2, "it is dead", timeout=LONG)
-        assert list(cluster.attempts(taken)) == [*range(1, attempts + 1)]
-        assert cluster.is_living(taken) == (attempts == 2), "a second attempt waits for its share"
+        assert list(cluster.attempts(taken)) == [1]
+        assert not cluster.is_living(taken)
         run.until(lambda: has_waited(run, group), "the successor waits for its share", timeout=LONG)
         bench.let_end(stranger)
         run.until(lambda: run.is_running(group, 2), "the successor works", timeout=LONG)
         log.info("seconds to a successor that works, with the room back: %.1f", time.monotonic() - begun)
-        if attempts == 2:
-            quietly = "this driver exits before its first read"
-            run.until(lambda: quietly in cluster.output(taken), "the second attempt is refused", timeout=LONG)
-            run.until(lambda: not cluster.is_living(taken), "YARN gives it up", timeout=LONG)
         for gate in GATES:
             made.open(gate)
         run.finish(timeout=LONG)
