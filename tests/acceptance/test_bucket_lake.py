@@ -15,6 +15,7 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.port import LogStore
 from airflow_logio.supervision import tidying
 from airflow_logio.systems.bucket_roots import BucketRoot
@@ -24,7 +25,8 @@ from tests.support.hadoop_aws import s3a_classes, why_no_hadoop_aws
 from tests.support.lake_runs import LakeFolders
 from tests.support.lakes import reached
 from tests.support.object_store import ObjectStore
-from tests.support.running import ArmedSparkLauncher, Running, running
+from tests.support.running import ArmedSparkLauncher, Running, has_ended, running
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -116,5 +118,27 @@ def test_dying_drivers_and_executors(
             process.kill()
         run.finish(timeout=1000)
         assert {group: run.status(group).incarnation >= 2 for group in GROUPS} == dict.fromkeys(GROUPS, True)
+        lake.assert_exact()
+        lake.assert_nothing_left(run.store, run)
+
+
+def test_a_zombie_that_publishes_beside_its_successor(
+    sqlite_url: str, warehouse_url: str, tmp_path: Path, lake: BucketLakeFolders
+) -> None:
+    """Stopped with files in bucket and folder, and no receipt; the ending of old processes is switched off."""
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", {("back", 1): f"{CrashPoint.IN_PUBLICATION}:1:stop"})
+    arguments = (sqlite_url, warehouse_url, lake.orders, launcher)
+    settings: dict[str, object] = {"end_old_drivers": False, "lease": Lease(15, 120), **lake.settings()}
+    with running(*arguments, **settings) as run:
+        run.until(lambda: run.is_running("back"), "back runs", timeout=300)
+        zombie = run.process("back")
+        jvm = zombie.parent()
+        assert jvm is not None
+        run.until(lambda: zombie.status() == psutil.STATUS_STOPPED, "back has stopped while it publishes", timeout=600)
+        run.until(lambda: run.is_running("back", 2), "back is replaced", timeout=300)
+        run.until(lambda: run.count("orders.lake", "write") > 0, "its successor has published", timeout=600)
+        zombie.resume()
+        eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=120)
+        run.finish(timeout=1000)
         lake.assert_exact()
         lake.assert_nothing_left(run.store, run)

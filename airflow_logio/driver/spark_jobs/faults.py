@@ -36,6 +36,11 @@ _OF_STORES = (
     errno.ETIMEDOUT,
 )
 """Errors of a shared file system that is full or unavailable, and of nothing that an author's function computes."""
+_OF_BUCKETS = re.compile(
+    r"\b(AWSServiceThrottledException|AWSServiceIOException|AWSStatus500Exception|AWSApiCallTimeoutException"
+    r"|AWSClientIOException|SlowDown|ExpiredToken|ExpiredTokenException)\b"
+)
+"""What Hadoop's client of S3 says of a store that is unavailable for a while, or of credentials that have to be renewed."""
 _OF_EXECUTORS = re.compile(
     r"ExecutorLostFailure|FetchFailed|MetadataFetchFailed|Python worker (?:exited unexpectedly|failed to connect back)"
     r"|\b(?:java\.net\.\w*(?:Connect|Socket|UnknownHost|NoRouteToHost)\w*Exception|java\.io\.EOFException)\b"
@@ -112,7 +117,8 @@ def store_fault(error: BaseException) -> str | None:
     """
     text = str(error)
     found = (number for number in _OF_STORES if any(words in text for words in _said(number)))
-    return next((os.strerror(number) for number in found), None)
+    of_bucket = _OF_BUCKETS.search(text)
+    return next((os.strerror(number) for number in found), None if of_bucket is None else of_bucket[0])
 
 
 def _said(number: int) -> tuple[str, str, str]:

@@ -20,6 +20,27 @@ def test_what_python_and_the_jvm_say_of_a_file_system_is_recognized(number: int)
 
 
 @pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "Job aborted: org.apache.hadoop.fs.s3a.AWSServiceThrottledException: getFileStatus on s3a://b/1.parquet: "
+            "software.amazon.awssdk.services.s3.model.S3Exception: Please reduce your request rate (Status Code: 503)",
+            "AWSServiceThrottledException",
+        ),
+        (
+            "org.apache.hadoop.fs.s3a.AWSClientIOException: re-open s3a://b/1.parquet: SdkClientException: Unable to execute "
+            "HTTP request: Connect to store:9000 failed",
+            "AWSClientIOException",
+        ),
+        ("java.nio.file.AccessDeniedException: s3a://b/1.parquet: S3Exception: Forbidden (Status Code: 403)", None),
+        ("java.io.FileNotFoundException: No such file or directory: s3a://b/1.parquet", None),
+    ],
+)
+def test_a_bucket_that_is_unavailable_is_no_fault_of_the_author(text: str, fault: str | None) -> None:
+    assert store_fault(Exception(text)) == fault
+
+
+@pytest.mark.parametrize(
     "text", ["ValueError: [Errno] is no number", "OSError: [Errno 2] No such file or directory", "disk full of ideas"]
 )
 def test_other_failures_are_not(text: str) -> None:
