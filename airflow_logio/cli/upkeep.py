@@ -14,7 +14,9 @@ from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.databases import parse_url, shown
 from airflow_logio.dataflow.quantities import retention_seconds
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME
 from airflow_logio.errors import (
+    ConfigurationError,
     LogInconsistent,
     LogioError,
     ManagerUnavailable,
@@ -34,6 +36,8 @@ from airflow_logio.supervision import keeping, tidying
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
 from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
+from airflow_logio.systems import payload_roots
+from airflow_logio.systems.bucket_settings import kept_versions
 from airflow_logio.systems.payloads import Payloads, sweep_removed, sweep_run
 
 Discard = Callable[[Sequence[str]], None]
@@ -99,6 +103,25 @@ def gc(
                 f"{left:,} files of removed runs, which their drivers wrote afterwards, are removed", markup=False
             )
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
+    if root is not None and root.startswith(SCHEME):
+        _say_what_is_kept(root)
+
+
+def _say_what_is_kept(root: str) -> None:
+    """A bucket with versions keeps what is removed: only its owner ends that."""
+    try:
+        kept = kept_versions(root)
+    except ConfigurationError as error:
+        warn(f"whether the payload store keeps versions of what was removed is not known: {error}")
+        return
+    if kept is not None and (kept.versions or kept.markers):
+        count = f"{'' if kept.is_all else 'more than '}{kept.versions:,}"
+        out.print(
+            f"the bucket of the payload store has versions: {count} of {kept.bytes:,} bytes, and {kept.markers:,} marks of "
+            f"removals, stay in {payload_roots.shown(root)}. A lifecycle rule of the bucket ends them "
+            "(NoncurrentVersionExpiration, ExpiredObjectDeleteMarker)",
+            markup=False,
+        )
 
 
 def _not_left(store: LogStore, ended: Sequence[Run]) -> Sequence[Run]:

@@ -41,6 +41,7 @@ from airflow_logio.spark.published_places import (
     PublishedPlace,
     raise_told,
 )
+from airflow_logio.systems.bucket_settings import warnings_of
 from airflow_logio.systems.payload_roots import is_local
 from airflow_logio.systems.payloads.data_files import footer_of
 from airflow_logio.systems.payloads.file_roots import size_at
@@ -67,6 +68,7 @@ class ObjectPlace(PublishedPlace):
             check_listings(self._named, url)
         except ConfigurationError as error:  # new runs are refused; this one has begun, perhaps when none was
             _warn_once(str(error))
+        _warn_of_settings(self._named, url)
 
     def check(self) -> None:
         """The first question says whether the bucket is there, and may be listed."""
@@ -161,6 +163,13 @@ class ObjectPlace(PublishedPlace):
 @lru_cache
 def _warn_once(text: str) -> None:
     log.warning("%s", text)
+
+
+@lru_cache
+def _warn_of_settings(named: str, url: str) -> None:
+    """Once in a driver."""
+    for said in warnings_of(url):
+        log.warning("%s: %s", named, said)
 
 
 def same_store(source: str, url: str) -> bool:

@@ -85,14 +85,20 @@ class BucketListing:
 
     @cached_property
     def _client(self) -> Any:
-        try:
-            import s3fs
-        except ImportError:
-            raise ConfigurationError(f"{self.named} needs s3fs, which drivers list buckets by: install s3fs") from None
-        said = dict(parse_qsl(self._query))
-        options: dict[str, Any] = {"client_kwargs": {"region_name": said["region"]} if "region" in said else {}}
-        if (host := endpoint_of(self._url, {})) is not None:
-            options["endpoint_url"] = f"{said.get('scheme', 'https')}://{host}"
-        if endpoint_of(self._url) is not None:  # a bucket of another store need not be a name of its network
-            options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
-        return s3fs.S3FileSystem(**options)
+        return s3_client(self.named, self._url)
+
+
+def s3_client(named: str, url: str, **more: Any) -> Any:
+    """The file system of s3fs for the bucket of a URL; `more` are other arguments of it. Raises `ConfigurationError`."""
+    try:
+        import s3fs
+    except ImportError:
+        raise ConfigurationError(f"{named} needs s3fs, by which drivers look into buckets: install s3fs") from None
+    said = dict(parse_qsl(url.partition("?")[2]))
+    options: dict[str, Any] = {"client_kwargs": {"region_name": said["region"]} if "region" in said else {}}
+    config = dict(more.pop("config_kwargs", {}))
+    if (host := endpoint_of(url, {})) is not None:
+        options["endpoint_url"] = f"{said.get('scheme', 'https')}://{host}"
+    if endpoint_of(url) is not None:  # a bucket of another store need not be a name of its network
+        config["s3"] = {"addressing_style": "path"}
+    return s3fs.S3FileSystem(**options, config_kwargs=config, **more)
