@@ -37,8 +37,8 @@ from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
 from airflow_logio.supervision.clusters.manager_answers import shared_answers
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.systems import payload_roots
-from airflow_logio.systems.bucket_settings import kept_versions
 from airflow_logio.systems.payloads import Payloads, sweep_removed, sweep_run
+from airflow_logio.systems.payloads.bucket_settings import kept_versions
 
 Discard = Callable[[Sequence[str]], None]
 db = typer.Typer(help="The tables of the log.", no_args_is_help=True)

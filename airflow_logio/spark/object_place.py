@@ -41,8 +41,8 @@ from airflow_logio.spark.published_places import (
     PublishedPlace,
     raise_told,
 )
-from airflow_logio.systems.bucket_settings import warnings_of
 from airflow_logio.systems.payload_roots import is_local
+from airflow_logio.systems.payloads.bucket_settings import warnings_of
 from airflow_logio.systems.payloads.data_files import footer_of
 from airflow_logio.systems.payloads.file_roots import size_at
 from airflow_logio.systems.payloads.task_files import blocks
@@ -93,12 +93,12 @@ class ObjectPlace(PublishedPlace):
         if not copies:
             return
         self._check_keys(copies)
-        by_store = [
-            copy for copy in copies if copy.size <= _MOST_BYTES_OF_A_COPY and same_store(copy.source, self._url)
-        ]
+        by_store, by_tasks = list[Copy](), list[Copy]()
+        for copy in copies:
+            is_small = copy.size <= _MOST_BYTES_OF_A_COPY
+            (by_store if is_small and same_store(copy.source, self._url) else by_tasks).append(copy)
         for _ in self.files.each(self._copy, by_store):
             pass
-        by_tasks = [copy for copy in copies if copy not in by_store]
         lines = job(where, by_tasks, self._task()) if by_tasks else ()
         raise_told(lines)
         crash_here(CrashPoint.IN_PLACING)

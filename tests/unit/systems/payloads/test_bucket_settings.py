@@ -10,7 +10,7 @@ import pytest
 from airflow_logio.cli.upkeep import _say_what_is_kept
 from airflow_logio.spark import object_place
 from airflow_logio.spark.object_place import ObjectPlace
-from airflow_logio.systems.bucket_settings import kept_versions, warnings_of
+from airflow_logio.systems.payloads.bucket_settings import kept_versions, warnings_of
 from tests.support.faulty_store import DENIED, FaultyStore, faulty_store, named
 from tests.support.lakes import reached
 from tests.support.object_store import ObjectStore
