@@ -89,7 +89,7 @@ def _check_spark(session: Any, payloads: EpochPayloads, path: str, said: str) ->
     try:
         lines = session.read.options(**files.spark_options()).text(named).toArrow().column(0).to_pylist()
     except Exception as error:
-        text = str(error)
+        text = _without_frames(error)
         if _NO_CLIENT.search(text):
             raise ConfigurationError(
                 f"Spark has no client for {named}: add the one of Spark's version of Hadoop to spark.jars.packages, for S3 "
@@ -106,6 +106,11 @@ def _check_spark(session: Any, payloads: EpochPayloads, path: str, said: str) ->
         ) from error
     if lines != [_GREETING.decode()]:
         raise ConfigurationError(_apart(files, f"Spark's reader does not see what the driver writes, as {named}"))
+
+
+def _without_frames(error: Exception) -> str:
+    """What it says, without the lines of the JVM's code: their numbers are no status codes."""
+    return "\n".join(line for line in str(error).splitlines() if not line.startswith(("\tat ", "\t...")))
 
 
 def probed(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
