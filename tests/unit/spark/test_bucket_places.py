@@ -182,6 +182,18 @@ def test_payloads_in_the_same_store_are_copied_there_and_pass_no_process(
     assert way.counted() == {"HeadObject": 4, "GetObject": 4}, "what is there is left alone"
 
 
+def test_datasets_of_a_payload_store_in_the_same_store_are_published_by_it(
+    bucket: Bucket, way: FaultyStore, store: ObjectStore
+) -> None:
+    query = bucket.url.partition("?")[2].replace("&consistent=yes", "")
+    driver = Publisher(bucket.url, Payloads(f"s3://{store.new_bucket()}/payloads?{query}"), 7)
+    action = driver.action(3, ROWS[:50], ROWS[50:])
+    way.forget()
+    driver.publish(action)
+    assert (driver.copied, way.counted()["CopyObject"]) == (0, 4)
+    assert bucket.counted() == sorted(ROWS)
+
+
 @pytest.mark.parametrize(
     ("source", "is_same"),
     [
