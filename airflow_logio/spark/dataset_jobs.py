@@ -21,6 +21,7 @@ from airflow_logio.spark import spark_files
 from airflow_logio.spark.published_places import COPYING, Copy, copied_by_spark
 from airflow_logio.spark.schemas import arrow_schema_of, check_columns, in_utc, parsed, schema_of
 from airflow_logio.spark.store_probe import one_place, spark_scheme
+from airflow_logio.systems.payload_roots import is_local
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -273,7 +274,7 @@ def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, 
     files = [
         replace(file, path=f"{folder}/{place:05d}-{uuid.uuid4().hex}.parquet") for place, file in enumerate(sources)
     ]  # in the same order
-    if dataset.nbytes <= DRIVER_BYTES or payloads.files.copies_itself:
+    if dataset.nbytes <= DRIVER_BYTES or not is_local(payloads.root):
         payloads.copy(sources, files)
     else:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.errors import LogUnavailable, OperatorFailed
+from airflow_logio.errors import LogioError, LogUnavailable, OperatorFailed
 from airflow_logio.spark.engine import task_slots
 from airflow_logio.spark.schemas import bad_text
 from airflow_logio.spark.session_safety import WRITER_SAFETY
@@ -73,7 +72,7 @@ def _written(payloads: EpochPayloads, folder: str, frame: SparkFrame, mode: int)
     rows = frame.observe(counted, *told)
     for name, value in WRITER_SAFETY.items():
         frame.sparkSession.conf.set(name, value)
-    rows.write.mode("append").options(**_OPTIONS).parquet(f"file://{os.path.join(payloads.root, folder)}")
+    rows.write.mode("append").options(**_OPTIONS).parquet(payloads.files.spark_path(folder))
     found = _counts(payloads, counted)
     if found is None:
         return None
@@ -87,7 +86,7 @@ def _not_text(payloads: EpochPayloads, folder: str, count: int) -> OperatorFaile
     import pyarrow.parquet as pq
 
     for name in _listed(payloads, folder):
-        with pq.ParquetFile(os.path.join(payloads.root, name)) as file:
+        with payloads.files.open(name) as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches():
                 try:
                     task_files.check_text(batch)
@@ -110,9 +109,7 @@ def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode:
             f"{folder} in the payload store {payloads.root} has dates or times of an old form: a function has changed the "
             "session while Spark began to write. Everything is written again"
         )
-    for file in files:
-        if not file.records:  # of a DataFrame's first partition
-            os.unlink(os.path.join(payloads.root, file.path))
+    payloads.drop(file.path for file in files if not file.records)  # of a DataFrame's first partition
     payloads.settle(folder)
     return [file for file in files if file.records]
 
@@ -120,12 +117,10 @@ def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode:
 def _listed(payloads: EpochPayloads, folder: str) -> list[str]:
     """Paths of the data files, below the root. Checksums that Hadoop writes beside them, and probes of tasks that
     were killed, are removed: pages have their own."""
-    names = sorted(os.listdir(os.path.join(payloads.root, folder)))
-    for name in names:
-        if name.endswith(".crc") or name.startswith(PROBE):
-            with suppress(OSError):  # the sweep finds it
-                os.unlink(os.path.join(payloads.root, folder, name))
-    return [f"{folder}/{name}" for name in names if name.endswith(_SUFFIX)]
+    names = sorted(path for path in payloads.find(folder) if path.rpartition("/")[0] == folder)
+    with suppress(LogioError):  # the sweep finds it
+        payloads.drop(name for name in names if name.endswith(".crc") or name.rpartition("/")[2].startswith(PROBE))
+    return [name for name in names if name.endswith(_SUFFIX)]
 
 
 def _made_durable(payloads: EpochPayloads, session: Any, paths: Sequence[str], mode: int) -> list[DataFile]:

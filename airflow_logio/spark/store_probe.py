@@ -12,6 +12,8 @@ import pyarrow as pa
 from airflow_logio import errors
 from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable
 from airflow_logio.spark.engine import task_slots
+from airflow_logio.systems.hdfs_roots import is_hdfs
+from airflow_logio.systems.payload_roots import is_local
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.file_roots import data_files
@@ -25,12 +27,12 @@ _NO_CLIENT = re.compile(
     r"No FileSystem for scheme|ClassNotFoundException: \S*[Ff]ile[Ss]ystem|Class \S+FileSystem not found"
 )
 _OF_STORE = re.compile(
-    r"s3a?://|\bs3a\b|S3A|gs://|abfss?://|software\.amazon\.awssdk|org\.apache\.hadoop\.fs|AccessDenied"
+    r"hdfs://|\bhdfs\b|s3a?://|\bs3a\b|S3A|gs://|abfss?://|software\.amazon\.awssdk|org\.apache\.hadoop\.fs|AccessDenied"
 )
 """What Spark says of a store that its reader cannot read."""
 _PASSES = re.compile(
     r"SlowDown|\b50[0234]\b|Service ?Unavailable|[Tt]imed? ?out|Connection (?:refused|reset)"
-    r"|ExpiredToken|RequestTimeTooSkewed"
+    r"|ConnectException|NoRouteToHost|SafeModeException|StandbyException|RetriableException|ExpiredToken|RequestTimeTooSkewed"
 )
 """What Spark says of one that is unavailable for a while."""
 _MOST_CHARACTERS = 600
@@ -60,8 +62,10 @@ def probe(session: Any, payloads: EpochPayloads) -> None:
     for row in rows:
         if payloads.content(row["path"]) != _GREETING:
             raise ConfigurationError(_apart(files, "the driver does not see what executors write"))
-    if not files.by_spark:
+    if not is_local(files.root):
         _check_spark(session, payloads, path, said)
+        if files.by_spark:
+            _check_writer(session, payloads, f"{folder}/spark")
     payloads.discard([path, *(row["path"] for row in rows)], folder)
 
 
@@ -113,6 +117,27 @@ def _without_frames(error: Exception) -> str:
     return "\n".join(line for line in str(error).splitlines() if not line.startswith(("\tat ", "\t...")))
 
 
+def _check_writer(session: Any, payloads: EpochPayloads, folder: str) -> None:
+    """Whether the driver sees what Spark's own writer has written, which is Hadoop's client. Raises as `_check_spark`."""
+    files = payloads.files
+    named = files.spark_path(folder)
+    try:
+        session.range(0, 1, 1, 1).selectExpr(f"'{_GREETING.decode()}' AS said").write.text(named, compression="none")
+    except Exception as error:
+        text = _without_frames(error)
+        if not _OF_STORE.search(text):
+            raise
+        kind = LogUnavailable if _PASSES.search(text) else ConfigurationError
+        raise kind(
+            _apart(files, f"Spark's writer cannot write where the driver and tasks do, by the name {named}")
+            + f" ({text[:_MOST_CHARACTERS]})"
+        ) from error
+    found = [path for path in payloads.find(folder) if path.endswith(".txt")]
+    if [payloads.content(path) for path in found] != [_GREETING + b"\n"]:
+        raise ConfigurationError(_apart(files, f"the driver does not see what Spark's writer has written, as {named}"))
+    payloads.drop_folder(folder)
+
+
 def probed(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: whether it reads what the driver has written, and the path of what it has written itself."""
     for _ in batches:
@@ -150,6 +175,11 @@ def _apart(files: DataFiles, how: str) -> str:
 
 def one_place(files: DataFiles) -> str:
     """What is needed where two processes see different things."""
+    if is_hdfs(files.root):
+        return (
+            "Drivers, executors and Spark need one HDFS behind its URL, by one HADOOP_CONF_DIR, as one user "
+            "(HADOOP_USER_NAME, or that of the process; docs/how-to/buckets.md)"
+        )
     if files.by_spark:
         return "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
     return (

@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from airflow_logio.databases import sqlite_file
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.systems.bucket_roots import BucketRoot
+from airflow_logio.systems.hdfs_roots import is_hdfs, parsed
 
 SUFFIX = ".payloads"
 """An SQLite log has its payloads in a folder beside it, of its own name and this suffix."""
@@ -45,10 +46,13 @@ def local_path(root: str) -> Path:
 
 
 def check_shared(root: str) -> None:
-    """Datasets need a folder that driver and executors share, or a bucket. Raises `ConfigurationError`."""
+    """Datasets need a folder that driver and executors share, a bucket, or HDFS. Raises `ConfigurationError`."""
     if not is_local(root):
         try:
-            BucketRoot.of(root)
+            if is_hdfs(root):
+                parsed(root)
+            else:
+                BucketRoot.of(root)
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"{error}. It is where datasets (mode 'dataframe') are kept. To change it, {HOW_TO_CONFIGURE}"

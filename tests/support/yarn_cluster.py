@@ -206,7 +206,7 @@ class YarnCluster:
         conf, folder = self.folder / f"conf-{node}", self.folder / node
         folder.mkdir(exist_ok=True)
         address = self.hosts[node].address if self.hosts else self.address
-        web = self.ports.setdefault(f"{node} web", _free_port(self.address))
+        web = self.ports.setdefault(f"{node} web", free_port(self.address))
         own = {
             "yarn.nodemanager.hostname": address,
             "yarn.nodemanager.bind-host": address,
@@ -326,7 +326,7 @@ class YarnCluster:
         """The settings of one daemon: what is of all, and its own."""
         folder.mkdir(exist_ok=True)
         for name in ("client", "scheduler", "tracker", "admin", "web", "hdfs", "hdfs web"):
-            self.ports.setdefault(name, _free_port(self.address))
+            self.ports.setdefault(name, free_port(self.address))
         here, port = self.address, self.ports
         core = {
             "fs.defaultFS": f"hdfs://{here}:{port['hdfs']}" if self.has_hdfs else "file:///",
@@ -377,7 +377,7 @@ class YarnCluster:
         files = {"core": {**core, **own}, "hdfs": hdfs, "yarn": {**yarn, **own}, "capacity-scheduler": capacity}
         for name, properties in files.items():
             file = folder / (f"{name}-site.xml" if name != "capacity-scheduler" else f"{name}.xml")
-            file.write_text(_xml(properties))
+            file.write_text(site_xml(properties))
         (folder / "log4j.properties").write_text(LOG4J)
 
 
@@ -389,7 +389,7 @@ def _texts(process: psutil.Process) -> Iterator[str]:
         yield process.cwd()
 
 
-def _xml(properties: Properties) -> str:
+def site_xml(properties: Properties) -> str:
     lines = [
         f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
         for name, value in properties.items()
@@ -397,7 +397,7 @@ def _xml(properties: Properties) -> str:
     return "\n".join(["<configuration>", *lines, "</configuration>\n"])
 
 
-def _free_port(address: str) -> int:
+def free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

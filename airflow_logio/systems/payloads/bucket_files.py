@@ -40,7 +40,6 @@ class BucketFiles(DataFiles):
     """Raises `ConfigurationError`, and `LogUnavailable` if the store was asked where the bucket is, and did not answer."""
 
     by_spark = False  # its committer renames, which is to copy and remove here
-    copies_itself = True
     keeps_secrets = False  # there are no modes, and a bucket with versions keeps what was removed
 
     def __init__(self, root: str) -> None:

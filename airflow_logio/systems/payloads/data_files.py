@@ -55,8 +55,6 @@ class DataFiles(ABC):
     """
 
     root: str
-    copies_itself = False
-    """Whether `Storage.copy` has the store do it, so that no byte passes through a process of ours."""
     keeps_secrets = True
     """Whether a file can be for its owner only, and is gone when it is removed."""
     by_spark = True

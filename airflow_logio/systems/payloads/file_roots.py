@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from airflow_logio.systems.hdfs_roots import is_hdfs
 from airflow_logio.systems.payload_roots import is_local, local_path
 from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.local_files import LocalDataFiles
@@ -14,6 +15,10 @@ def data_files(root: str) -> DataFiles:
     """The files below a root. Raises `ConfigurationError`, and `LogUnavailable` if the store had to be asked."""
     if is_local(root):
         return LocalDataFiles(str(local_path(root)))
+    if is_hdfs(root):
+        from airflow_logio.systems.payloads.hdfs_files import HdfsFiles
+
+        return HdfsFiles(root)
     from airflow_logio.systems.payloads.bucket_files import BucketFiles
 
     return BucketFiles(root)
@@ -29,7 +34,10 @@ def located(location: str) -> tuple[DataFiles, str]:
     """Where a `DataFiles.location` is: the files of its store, and its path among them. Raises as `data_files`."""
     if is_local(location):
         return data_files("/"), str(local_path(location)).lstrip("/")
-    from airflow_logio.systems.payloads.bucket_files import parted
+    if is_hdfs(location):
+        from airflow_logio.systems.payloads.hdfs_files import parted
+    else:
+        from airflow_logio.systems.payloads.bucket_files import parted
 
     root, path = parted(location)
     return data_files(root), path

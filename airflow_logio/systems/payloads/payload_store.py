@@ -19,6 +19,7 @@ from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.bucket_roots import BucketRoot
 from airflow_logio.systems.calls import CallWatch, Wait
+from airflow_logio.systems.hdfs_roots import is_hdfs
 from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.systems.payloads.data_files import DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset, check_whole
@@ -50,6 +51,10 @@ _BLOCK = 2**20
 def _storage_of(root: str) -> Storage:
     if is_local(root):
         return LocalStorage(local_path(root))
+    if is_hdfs(root):
+        from airflow_logio.systems.payloads.hdfs_storage import HdfsStorage
+
+        return HdfsStorage(root)
     if BucketRoot.is_meant(root):
         from airflow_logio.systems.payloads.bucket_storage import BucketStorage
 
@@ -253,6 +258,11 @@ class Payloads:
         with self._translated():
             return self._storage.find(folder)
 
+    def drop(self, paths: Iterable[str]) -> None:
+        """Remove files, and no folder."""
+        with self._translated():
+            self._storage.remove(paths)
+
     def runs(self) -> list[str]:
         """The uids of all runs that have something here; other names may be among them."""
         with self._translated():
@@ -380,6 +390,15 @@ class EpochPayloads:
         """As `Payloads.discard`."""
         discarded = tuple(paths)
         self._patiently("removing files", lambda: self._payloads.discard(discarded, emptied))
+
+    def find(self, folder: str) -> list[str]:
+        """As `Payloads.find`."""
+        return self._patiently(f"listing {folder}", lambda: self._payloads.find(folder))
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """As `Payloads.drop`."""
+        dropped = tuple(paths)
+        self._patiently("removing files", lambda: self._payloads.drop(dropped))
 
     def drop_folder(self, folder: str) -> None:
         """Remove the files of an attempt that has failed, as far as that can be done now: what is left is swept later."""

@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_logio.errors import LogioError
 from airflow_logio.systems.payload_roots import is_local
-from airflow_logio.systems.payloads.data_files import DataFiles, footer_checksum
+from airflow_logio.systems.payloads.data_files import DataFiles, footer_checksum, footer_of
 from airflow_logio.systems.payloads.file_roots import data_files, located
 from airflow_logio.systems.payloads.local_files import sync
 
@@ -378,7 +379,8 @@ _OLD_FORMS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96
 def sealed(root: str, mode: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A line of `RESULT` for each file, given its path below `root`: it is durable then, and stays as it is.
 
-    Files get `mode`, less the umask. One that is not seen here has no line. May be done twice. Raises OSError.
+    Files of a folder get `mode`, less the umask, and are synced; what HDFS has closed is complete. One that is not seen here
+    has no line. May be done twice. Raises OSError.
     """
     lines = sealed_files(root, mode, [path for batch in batches for path in batch.column("path").to_pylist()])
     if lines:
@@ -389,6 +391,9 @@ def sealed_files(root: str, mode: int, paths: Sequence[str]) -> list[FileLine]:
     """As `sealed`, for files that are all in one folder, side by side: a line each. The driver calls it for few files."""
     if not paths:
         return []
+    if not is_local(root):
+        files = data_files(root)
+        return [line for line in files.each(partial(_looked_at, files), paths) if line is not None]
     new = _mode_of_new(os.path.join(root, os.path.dirname(paths[0])), mode)
     with ThreadPoolExecutor(min(len(paths), _AT_ONCE), thread_name_prefix="logio-seal") as threads:
         lines = threads.map(lambda path: _sealed(root, path, new), paths)
@@ -405,6 +410,17 @@ def _sealed(root: str, path: str, mode: int) -> FileLine | None:
             size = os.fstat(file.fileno()).st_size
             footer = footer_checksum(full, size)
     except FileNotFoundError:  # this host has an older view of the folder
+        return None
+    return path, size, metadata.num_rows, footer, UNWANTED if _has_old_times(metadata) else ""
+
+
+def _looked_at(files: DataFiles, path: str) -> FileLine | None:
+    try:
+        size = files.size(path)
+        with files.open(path) as file:
+            metadata = _footer(file)
+            footer = footer_of(file, size)
+    except FileNotFoundError:
         return None
     return path, size, metadata.num_rows, footer, UNWANTED if _has_old_times(metadata) else ""
 
