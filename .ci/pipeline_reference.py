@@ -34,7 +34,9 @@ TOPICS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "Sources": (
         "Ready-made ones. [Write a source](how-to/write-a-source.md) says when which one suits.",
-        dict.fromkeys(["ParquetSource", "QuerySource", "TableSource", "FolderSource", "SparkSource"], ""),
+        dict.fromkeys(
+            ["ParquetSource", "QuerySource", "TableSource", "FolderSource", "DeltaSource", "SparkSource"], ""
+        ),
     ),
     "Functions": (
         "Most operators are functions, decorated or ready-made; `Pipeline.operator` adds them.",

@@ -15,7 +15,7 @@ from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.databases import sqlite_url
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey, partitioning_of
-from airflow_logio.dataflow.sources import FolderSource, ParquetSource
+from airflow_logio.dataflow.sources import DeltaSource, FolderSource, ParquetSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
@@ -304,7 +304,7 @@ def take_new_code(store: LogStore, run: Run, group: str, by: str) -> int:
 def _absolute(pipeline: Pipeline, params: Mapping[str, Any]) -> dict[str, Any]:
     """Make paths absolute that are relative to this terminal's folder: a driver works in a folder of its own."""
     files = [source for source in pipeline.operators.values() if isinstance(source, ParquetSource)]
-    folders = [source.path for source in pipeline.operators.values() if isinstance(source, FolderSource)]
+    folders = [source.path for source in pipeline.operators.values() if isinstance(source, FolderSource | DeltaSource)]
     begins = [*folders, *(path for source in files for path in source.paths)]
     return {
         name: os.path.abspath(value)

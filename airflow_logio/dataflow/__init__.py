@@ -30,6 +30,7 @@ from airflow_logio.dataflow.reads import FunctionRead, TableRead
 from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, RoundRobin
 from airflow_logio.dataflow.sources import (
     ConnectedSource,
+    DeltaSource,
     FolderSource,
     ParquetSource,
     QuerySource,
@@ -65,6 +66,7 @@ __all__ = [
     "Count",
     "DatasetWriter",
     "Days",
+    "DeltaSource",
     "DeltaWriter",
     "Dispatcher",
     "EveryEvents",

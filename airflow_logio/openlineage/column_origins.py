@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
+from airflow_logio.dataflow.sources import DeltaSource, FolderSource, ParquetSource, QuerySource, TableSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
@@ -137,4 +137,6 @@ def hands_on(source: SourceOperator) -> bool:
         return type(source) is ParquetSource and source.settings()["transform"] is None
     if isinstance(source, QuerySource):
         return type(source) is QuerySource and source.table is not None
+    if isinstance(source, DeltaSource):
+        return type(source) is DeltaSource and not source.changes
     return type(source) in (FolderSource, TableSource)

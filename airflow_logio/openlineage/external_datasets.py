@@ -19,9 +19,9 @@ from sqlalchemy.engine import URL
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.placeholders import folder_of_run, in_folder_of_run, resolved
+from airflow_logio.dataflow.placeholders import folder_of_run, in_folder_of_run, placeholders_of, resolved
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
-from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
+from airflow_logio.dataflow.sources import DeltaSource, FolderSource, ParquetSource, QuerySource, TableSource
 from airflow_logio.dataflow.sources.files import WILD, is_pattern
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
@@ -62,8 +62,8 @@ class ExternalDatasets:
             for path in source.paths:
                 found = resolved(path, source.placeholders(), self.params)
                 yield file_name(_folder_of(found) if is_pattern(found) else found)
-        elif isinstance(source, FolderSource):
-            yield file_name(resolved(source.path, source.placeholders(), self.params))
+        elif isinstance(source, FolderSource | DeltaSource):
+            yield file_name(resolved(source.path, placeholders_of(source.path), self.params))
         elif isinstance(source, TableSource):
             yield table_name(self.url_of(source.connection), source.table)
         elif isinstance(source, QuerySource):

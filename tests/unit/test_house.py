@@ -123,7 +123,8 @@ PUBLIC = re.findall(
     r"\w+",
     """
     AllOfRun BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count DatasetWriter Days
-    DeltaWriter Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group Hours
+    DeltaSource DeltaWriter Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group
+    Hours
     IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
     OwnPartition ParquetSource ParquetWriter Partition Pipeline
     PortTable PublishedFile QuerySource RangeConnection RangeSource Replicated RoundRobin SinkOperator SourceBatch

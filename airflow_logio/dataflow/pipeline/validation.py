@@ -22,7 +22,14 @@ from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
 from airflow_logio.dataflow.pipeline.lineage import has_path
 from airflow_logio.dataflow.query_text import without_comments
-from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, RangeSource, SparkSource
+from airflow_logio.dataflow.sources import (
+    DeltaSource,
+    FolderSource,
+    ParquetSource,
+    QuerySource,
+    RangeSource,
+    SparkSource,
+)
 from airflow_logio.dataflow.sources.arrival import InputArrival, arrival_of
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
@@ -339,7 +346,7 @@ def _paths(operator: Operator) -> tuple[str, ...]:
     match operator:
         case ParquetSource():
             return operator.paths
-        case FolderSource():
+        case FolderSource() | DeltaSource():
             return (operator.path,)
         case DatasetWriter() | ParquetWriter():
             return (operator.folder,)

@@ -1,6 +1,7 @@
 """Ready-made sources, and the base class of an author's own that read a connection."""
 
 from airflow_logio.dataflow.sources.connected import ConnectedSource, RangeConnection, SourceConnection
+from airflow_logio.dataflow.sources.delta import DeltaSource
 from airflow_logio.dataflow.sources.folder import FolderSource
 from airflow_logio.dataflow.sources.parquet import ParquetSource
 from airflow_logio.dataflow.sources.query import QuerySource
@@ -10,6 +11,7 @@ from airflow_logio.dataflow.sources.table import TableSource
 
 __all__ = [
     "ConnectedSource",
+    "DeltaSource",
     "FolderSource",
     "ParquetSource",
     "QuerySource",

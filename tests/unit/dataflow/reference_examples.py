@@ -28,6 +28,7 @@ from airflow_logio import (
     Count,
     DatasetWriter,
     Days,
+    DeltaSource,
     DeltaWriter,
     Dispatcher,
     EveryEvents,
@@ -452,6 +453,12 @@ growing = TableSource(
 arriving = FolderSource("/data/{country}", files_per_event=8, unbounded=True)
 counted = FolderSource("/shared/lake/orders/country={country}", published=True)
 # [END FolderSource]
+
+# [START DeltaSource]
+added = DeltaSource("/lake/orders", from_version="{since}", versions_per_event=10)
+whole = DeltaSource("s3://lake/shops?region=eu-central-1", snapshot=True)
+feed = DeltaSource("/lake/{country}", changes=True, snapshot=True, unbounded=True, reader="delta")
+# [END DeltaSource]
 
 
 # [START SparkSource]

@@ -108,6 +108,7 @@ RECORDED = {
     "replication.merger.OrderedMerger",
     "several_functions.SeveralFunctions",
     "sinks.Count",
+    "sources.delta.DeltaSource",
     "sources.folder.FolderSource",
     "sources.parquet.ParquetSource",
     "sources.query.QuerySource",
@@ -115,6 +116,7 @@ RECORDED = {
     "sources.table.TableSource",
     "sources.table._Connected",
     "table_writer.TableWriter",
+    "writers.delta_writer.DeltaWriter",
 }
 """Names in the graphs of runs that were started with version 0.1.0, below ``airflow_logio.dataflow``."""
 

@@ -1,8 +1,10 @@
-"""Pinned versions of a Delta table: read again as long as they are kept, and said to have changed when they were vacuumed."""
+"""A Delta table as a source: what Spark reads of a range is what the table's log says, and stays so until it is vacuumed."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_logio import DatasetWriter
+from airflow_logio import DatasetWriter, DeltaSource
 from airflow_logio.crash import CrashPoint
 from airflow_logio.driver import committer
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import SourceChanged
-from tests.support.bundle.delta_versions import DeltaVersions
+from tests.unit.dataflow.test_delta_source import FEED, ranges
 from tests.unit.spark.test_spark_sources import Reading, kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -27,9 +29,9 @@ def ids(version: int) -> range:
     return range(version * RECORDS, (version + 1) * RECORDS)
 
 
-def reading(root: Path, sessions: SparkSessions, source: type[DeltaVersions] = DeltaVersions) -> Reading:
+def reading(root: Path, sessions: SparkSessions, source: type[DeltaSource] = DeltaSource) -> Reading:
     """A group that publishes a table of three versions."""
-    one = Reading(root, sessions, source("orders"))
+    one = Reading(root, sessions, source("{orders}"))
     for version in range(VERSIONS):
         write_deltalake(one.orders, pa.table({"id": pa.array(ids(version), pa.int64())}), mode="append")
     one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
@@ -56,6 +58,7 @@ def compacted(table: Path | str, *, vacuumed: bool) -> None:
 
 
 def test_a_pinned_version_is_read_again_whatever_has_become_of_the_table(dead: Reading) -> None:
+    DeltaTable(dead.orders).delete("id < 15")
     write_deltalake(dead.orders, pa.table({"id": pa.array([10**6], pa.int64())}), mode="append")
     compacted(dead.orders, vacuumed=False)
     dead.finish()
@@ -64,17 +67,17 @@ def test_a_pinned_version_is_read_again_whatever_has_become_of_the_table(dead: R
 
 def test_a_version_that_was_vacuumed_is_a_source_that_has_changed(dead: Reading) -> None:
     compacted(dead.orders, vacuumed=True)
-    with pytest.raises(SourceChanged, match=r"version \d of .*/orders was vacuumed: .*\.parquet is gone"):
+    with pytest.raises(SourceChanged, match=r"version \d of .*/orders cannot be read any more: 1 of 1 files are gone"):
         dead.run(*dead.names)
 
 
-class VacuumedMeanwhile(DeltaVersions):
+class VacuumedMeanwhile(DeltaSource):
     """Vacuumed between the plan and the job, when Spark alone notices."""
 
-    def frame(self, spark: Any, params: Mapping[str, Any], start: int, end: int) -> Any:
+    def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> Any:
         frame = super().frame(spark, params, start, end)
-        if end == 1:
-            compacted(params[self.table], vacuumed=True)
+        if end["version"] == 1:
+            compacted(params["orders"], vacuumed=True)
         return frame
 
 
@@ -86,9 +89,98 @@ class StoredAndVacuumedMeanwhile(VacuumedMeanwhile):
 
 @pytest.mark.parametrize("source", [VacuumedMeanwhile, StoredAndVacuumedMeanwhile])
 def test_a_version_that_is_vacuumed_while_spark_reads_has_changed_and_nobody_has_failed(
-    source: type[DeltaVersions], tmp_path: Path, sessions: SparkSessions
+    source: type[DeltaSource], tmp_path: Path, sessions: SparkSessions
 ) -> None:
     one = reading(tmp_path, sessions, source)
-    with pytest.raises(SourceChanged, match=r"version 1 of .*/orders was vacuumed: .*\.parquet is gone"):
+    with pytest.raises(SourceChanged, match=r"version 1 of .*/orders cannot be read any more: 1 of 1 files are gone"):
         one.run(*one.names)
     assert {row["id"] for row in one.published("out")} <= set(ids(0))
+
+
+# --- what Spark reads -------------------------------------------------------------------------------------------------
+
+DAYS = ["x y", "a:b", "50%", "é", "+p", None, "it's \\n", "a/b"]
+NIGHT = dt.datetime(2024, 1, 31, 23, 30, 0, 123456, dt.UTC)
+
+
+def sales(version: int) -> pa.Table:
+    """Of each day one, with partitions by text, date, number, truth and decimal; their values are in no file."""
+    many = len(DAYS)
+    return pa.table(
+        {
+            "id": pa.array(range(version * many, (version + 1) * many), pa.int64()),
+            "day": DAYS,
+            "on": pa.array([dt.date(2024, 2, 1 + number % 2) for number in range(many)]),
+            "store": pa.array([7 if number % 2 else None for number in range(many)], pa.int32()),
+            "paid": [number % 3 == 0 for number in range(many)],
+            "rate": pa.array([Decimal("1.50")] * many, pa.decimal128(6, 2)),
+            "price": pa.array([Decimal(f"{number}.10") for number in range(many)], pa.decimal128(20, 2)),
+            "at": pa.array([NIGHT] * many, pa.timestamp("us", "UTC")),
+            "wall": pa.array([NIGHT.replace(tzinfo=None)] * many, pa.timestamp("us")),
+            "tags": [[{"name": day, "weights": [1.5, None]}] for day in DAYS],
+        }
+    )
+
+
+def told(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Its records by `id`, an instant as one of UTC."""
+    found = sorted(table.to_pylist(), key=lambda row: (row["id"], str(row.get("_change_type"))))
+    return [
+        tuple(value.astimezone(dt.UTC) if getattr(value, "tzinfo", None) else value for value in row.values())
+        for row in found
+    ]
+
+
+def test_records_and_types_are_those_of_the_table_whatever_its_partitions_are_called(
+    tmp_path: Path, spark: Any
+) -> None:
+    """Compared with what was written: delta-rs itself finds no file of the change feed whose folder has such a name."""
+    table = str(tmp_path / "a lake, é 50%" / "sales")
+    by = ["day", "on", "store", "paid", "rate"]
+    for version in range(2):
+        write_deltalake(table, sales(version), mode="append", partition_by=by, configuration=FEED)
+    source = DeltaSource(table)
+    for version, (start, end) in enumerate(ranges(source)):
+        source.observed({}, start, end)
+        frame = source.frame(spark, {}, start, end)
+        assert told(frame.toArrow()) == told(sales(version))
+        kinds = dict(frame.dtypes)
+        assert (kinds["at"], kinds["wall"], kinds["on"], kinds["store"]) == (
+            "timestamp",
+            "timestamp_ntz",
+            "date",
+            "int",
+        )
+        assert (kinds["rate"], kinds["price"]) == ("decimal(6,2)", "decimal(20,2)")
+    DeltaTable(table).delete("id in (3, 12)")
+    DeltaTable(table).update(predicate="day = '50%'", updates={"price": "99.99"})
+    DeltaTable(table).optimize.compact()
+    whole = DeltaSource(table, snapshot=True)
+    ((start, end),) = ranges(whole)
+    assert told(whole.frame(spark, {}, start, end).toArrow()) == told(pa.table(DeltaTable(table).to_pyarrow_table()))
+    assert told_changes(table, spark) == {
+        **{version: {"insert": {row[0]: row[6] for row in told(sales(version))}} for version in range(2)},
+        2: {"delete": {3: Decimal("3.10"), 12: Decimal("4.10")}},
+        3: {
+            "update_preimage": {2: Decimal("2.10"), 10: Decimal("2.10")},
+            "update_postimage": dict.fromkeys((2, 10), Decimal("99.99")),
+        },
+    }
+    feed, behind = DeltaSource(table, changes=True), ranges(DeltaSource(table, changes=True))[-1][1]
+    nothing = feed.frame(spark, {}, behind, behind)
+    columns = [*sales(0).schema.names, "_change_type", "_commit_version", "_commit_timestamp"]
+    assert (nothing.columns, nothing.count()) == (columns, 0)
+
+
+def told_changes(table: str, spark: Any) -> dict[int, dict[str, dict[int, Decimal]]]:
+    """Version → change → id → price, of the change feed. The times are those of the commits."""
+    feed, found = DeltaSource(table, changes=True, versions_per_event=3), dict[int, dict[str, dict[int, Decimal]]]()
+    times = {commit["version"]: commit["timestamp"] for commit in DeltaTable(table).history()}
+    for start, end in ranges(feed):
+        for row in feed.frame(spark, {}, start, end).toArrow().to_pylist():
+            changed = found.setdefault(row["_commit_version"], {}).setdefault(row["_change_type"], {})
+            assert row["id"] not in changed
+            changed[row["id"]] = row["price"]
+            assert row["day"] == DAYS[row["id"] % len(DAYS)]
+            assert row["_commit_timestamp"].timestamp() == times[row["_commit_version"]] / 1000
+    return found
