@@ -287,6 +287,38 @@ def test_this_environment_is_clean() -> None:
     assert not strangers & set(os.environ) or "LOOK_FOR_STRANGERS" not in os.environ
 
 
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        (["soak/test_it.py"], 2),
+        (["soak/test_it.py::test_one"], 1),
+        (["soak/test_it.py", "unit", "-k", "one"], 2),
+        (["-k", "one"], 2),
+        ([], 4),
+    ],
+)
+def test_only_what_is_named_runs_in_the_soak(
+    arguments: list[str], passed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With flags alone, everything that takes hours runs with these, wherever it is."""
+    program = runpy.run_path(str(TESTS.parent / ".ci" / "tests"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = soak unit\nmarkers =\n    soak:\n")
+    marked = "import pytest\n\n@pytest.mark.soak\ndef test_one(): ...\n\n@pytest.mark.soak\ndef test_other(): ...\n"
+    for folder in ("soak", "unit"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").touch()
+        (tmp_path / folder / "test_it.py").write_text(f"{marked}\ndef test_short(): ...\n")
+    assert program["run"]([*program["command"]("soak", arguments), "-n", "0"], tmp_path) == 0
+    assert f"{passed} passed" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("tier", ["fast", "test", "slice", "all", "soak"])
+def test_a_tier_names_no_place_itself(tier: str) -> None:
+    """Pytest would run it beside what ARGS names."""
+    _python, *arguments = runpy.run_path(str(TESTS.parent / ".ci" / "tests"))["command"](tier, ())
+    assert not [one for one in arguments if (TESTS.parent / one).exists()]
+
+
 def test_the_makefile_has_a_target_for_each_tier() -> None:
     for target in ("test", "test-fast", "test-slice", "test-all", "soak"):
         assert f"\n{target}: " in MAKEFILE
