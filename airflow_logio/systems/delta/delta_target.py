@@ -12,20 +12,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.writers.action_writers import EVENT, Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.errors import (
     ExternalUnavailable,
     LockHeld,
     LogInconsistent,
     LogUnavailable,
-    OperatorFailed,
     ProtocolViolation,
     WriteRefused,
 )
@@ -37,10 +35,12 @@ from airflow_logio.systems import day_audits
 from airflow_logio.systems.calls import Locks
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.delta import table_rows
+from airflow_logio.systems.delta.action_records import ActionRecords, where_of
 from airflow_logio.systems.delta.active_files import ActiveFile, of_partition
 from airflow_logio.systems.delta.keyed_merge import KeyedMerge
+from airflow_logio.systems.delta.table_columns import RecordColumns
 from airflow_logio.systems.delta.table_log import Commit, LoadedTable, TableLog
-from airflow_logio.systems.delta.table_place import missing, place_of
+from airflow_logio.systems.delta.table_place import TablePlace, missing, place_of
 from airflow_logio.systems.delta.written_files import FileWriter, WrittenFile, check_there
 from airflow_logio.systems.stored_records import StoredRecords
 
@@ -50,6 +50,17 @@ _PAUSE_SECONDS = 0.05
 
 Datasets = Callable[[str, str], StoredRecords]
 """The dataset of a reference; the first argument says what it is of."""
+
+
+class ByTasks(Protocol):
+    """Has executors write the datasets of write actions into the folder of a table."""
+
+    def __call__(
+        self, place: TablePlace, columns: RecordColumns, prefix: str, actions: Sequence[WriteAction]
+    ) -> Sequence[WrittenFile] | None:
+        """The files, durable, which no commit names; None if the driver is to write them: there are too few bytes, or no
+        executors. Raises `WriteRefused`, `LogInconsistent`, `ExternalUnavailable`, `ConfigurationError`, `SparkLost`."""
+        ...
 
 
 def no_datasets(where: str, reference: str) -> StoredRecords:
@@ -63,6 +74,7 @@ class DeltaTarget:
     writer: DeltaWriter
     identity: WriterIdentity
     datasets: Datasets = no_datasets
+    by_tasks: ByTasks | None = None
     unavailable: tuple[type[Exception], ...] = ()
     locks: ClassVar[Locks] = Locks(count=False)
     """Others that commit all the time are no outage."""
@@ -335,7 +347,10 @@ class _Attempt:
     def _upsert(self, loaded: LoadedTable, commit: Commit, actions: Sequence[WriteAction]) -> None:
         """The files that are written depend on those of the version that is read: each decision has its own."""
         given = [
-            (_where(action), loaded.columns.fitted(pa.concat_tables(list(self._tables(action))), _where(action)))
+            (
+                where_of(action),
+                loaded.columns.records.fitted(pa.concat_tables(list(self._tables(action))), where_of(action)),
+            )
             for action in actions
             if action.dataset is not None or action.records.num_rows
         ]
@@ -343,47 +358,51 @@ class _Attempt:
         there = [file for file in loaded.files if file.path not in gone]
         merge = KeyedMerge(self._client.place, loaded.columns, self._writer, given).merged(there)
         commit.removed += merge.removed
-        commit.added = list(self._put(loaded, (("rows that are merged", records) for records in merge.records)))
+        commit.added = list(self._merged(loaded, merge.records))
 
     def _write(self, loaded: LoadedTable, actions: Iterable[WriteAction]) -> None:
-        self._files = self._put(
-            loaded, ((_where(action), records) for action in actions for records in self._tables(action))
-        )
-
-    def _put(self, loaded: LoadedTable, tables: Iterable[tuple[str, pa.Table]]) -> Sequence[WrittenFile]:
-        writer = FileWriter(self._client.place, loaded.columns, self._mine.run_uid)
+        """Executors write datasets that are large together, the driver everything else."""
         crash_here(CrashPoint.BEFORE_LAKE_FILES)
-        for where, records in tables:
+        writer = FileWriter(self._client.place, loaded.columns.records, self._mine.run_uid)
+        datasets = list[WriteAction]()
+        for action in actions:
+            if action.dataset is not None and self._target.by_tasks is not None:
+                datasets.append(action)
+                continue
+            self._take(writer, action)
+        found = None
+        if self._target.by_tasks is not None and datasets:
+            found = self._target.by_tasks(self._client.place, loaded.columns.records, self._mine.run_uid, datasets)
+        for action in datasets if found is None else ():
+            self._take(writer, action)
+        self._files = [*writer.end(), *(found or ())]
+        crash_here(CrashPoint.AFTER_LAKE_FILES)
+
+    def _take(self, writer: FileWriter, action: WriteAction) -> None:
+        for records in self._tables(action):
             if records.num_rows:
-                writer.take(records, where)
+                writer.take(records, where_of(action))
+
+    def _merged(self, loaded: LoadedTable, tables: Iterable[pa.Table]) -> Sequence[WrittenFile]:
+        crash_here(CrashPoint.BEFORE_LAKE_FILES)
+        writer = FileWriter(self._client.place, loaded.columns.records, self._mine.run_uid)
+        for records in tables:
+            if records.num_rows:
+                writer.take(records, "rows that are merged")
         files = writer.end()
         crash_here(CrashPoint.AFTER_LAKE_FILES)
         return files
 
     def _tables(self, action: WriteAction) -> Iterator[pa.Table]:
         """The records of a write action, bit by bit where they are in files. Raises `WriteRefused`, `LogInconsistent`."""
+        records = ActionRecords(self._client.named, self._writer)
         if action.dataset is None:
-            yield self._checked(action, action.records)
+            yield records.of_table(action)
             return
         try:
-            stored = self._target.datasets(_where(action), action.dataset)
-            yield self._checked(action, self._writer.records(self._event(action, stored.empty())))
-            for _, table in stored.batches():
-                yield self._checked(action, self._writer.records(self._event(action, table)))
+            yield from records.in_files(action, self._target.datasets(where_of(action), action.dataset))
         except LogUnavailable as error:  # the payload store
             raise ExternalUnavailable(str(error)) from error
-
-    def _event(self, action: WriteAction, records: pa.Table) -> InputEvent:
-        return InputEvent(self._writer.inputs[0], int(action.description.get(EVENT, 0)), records)
-
-    def _checked(self, action: WriteAction, records: pa.Table) -> pa.Table:
-        """Records of another day never get into the table."""
-        if self._writer.owned is not None and records.num_columns:
-            try:
-                self._writer.owned.check_records(f"{self._client.named}, {_where(action)}", records)
-            except OperatorFailed as error:
-                raise WriteRefused(f"{error}. The log has them, so that a retry would find them again") from error
-        return records
 
     def _check_count(self, group: HeldGroup) -> None:
         found = sum(file.records for file in self._files or ())
@@ -405,15 +424,13 @@ class _Records:
         return (self.tables(action) for page in self.pages for action in page)
 
 
-def _where(action: WriteAction) -> str:
-    return f"write action {action.number} of {action.operator!r}"
-
-
 def _still_there(loaded: LoadedTable, commit: Commit) -> Sequence[WrittenFile]:
     """Those of the files that the version names: others were refused with their commit, or are replaced since."""
     named = {file.path for file in loaded.files}
     return [file for file in commit.added if file.path in named]
 
 
-def delta_target(writer: DeltaWriter, connections: Connections, datasets: Datasets = no_datasets) -> DeltaTarget:
-    return DeltaTarget(writer, connections.identity, datasets)
+def delta_target(
+    writer: DeltaWriter, connections: Connections, datasets: Datasets = no_datasets, by_tasks: ByTasks | None = None
+) -> DeltaTarget:
+    return DeltaTarget(writer, connections.identity, datasets, by_tasks)

@@ -159,9 +159,20 @@ class TableColumns:
             )
 
     def _refused(self, what: str, step: str) -> WriteRefused:
-        return WriteRefused(f"{self.named}: {what}. Nothing is written. What helps: {step}")
+        return _refused(self.named, what, step)
 
-    # --- records ------------------------------------------------------------------------------------------------------
+    @cached_property
+    def records(self) -> RecordColumns:
+        return RecordColumns(self.named, self.schema, self.partition_by)
+
+
+@dataclass(frozen=True)
+class RecordColumns:
+    """How records become what a table holds: all that a task needs of it, which has no delta-rs. It is part of jobs."""
+
+    named: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
 
     def fitted(self, records: pa.Table, where: str) -> pa.Table:
         """The records with the columns and types of the table. Raises `WriteRefused` for what does not fit without loss."""
@@ -198,7 +209,8 @@ class TableColumns:
             return
         for name in self.partition_by:
             if not _names_partitions(records.schema.field(name).type):
-                raise self._refused(
+                raise _refused(
+                    self.named,
                     f"it is partitioned by {name!r} of type {records.schema.field(name).type}",
                     "partition by text or date",
                 )
@@ -218,6 +230,10 @@ class TableColumns:
                 "tables hold for null: let the records have null there, or another text"
             )
         return {name: partition_text(value) for name, value in row.items()}
+
+
+def _refused(named: str, what: str, step: str) -> WriteRefused:
+    return WriteRefused(f"{named}: {what}. Nothing is written. What helps: {step}")
 
 
 def removes(writer: DeltaWriter) -> bool:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, whole_object
 from airflow_logio.dataflow.writers.bucket_urls import SCHEME, check_url
-from airflow_logio.dataflow.writers.folder_files import open_bucket
+from airflow_logio.dataflow.writers.folder_files import AT_ONCE, open_bucket
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.systems.payload_roots import is_local, local_path
 from airflow_logio.systems.payloads.storage import make_durable
@@ -58,6 +58,10 @@ class TablePlace(ABC):
     @abstractmethod
     def size(self, path: str) -> int | None:
         """Bytes of a file; None if it is not there."""
+
+    def sizes(self, paths: Sequence[str]) -> Iterator[int | None]:
+        """As `size`, of each, in their order; several are asked for at once where each is a round trip."""
+        return map(self.size, paths)
 
     @abstractmethod
     def open(self, path: str) -> Any:
@@ -145,12 +149,6 @@ class BucketTable(TablePlace):
 
     def __init__(self, named: str, url: str, table: str) -> None:
         super().__init__(named)
-        weaker = [name for name in _WEAKER if os.environ.get(name, os.environ.get(name.lower()))]
-        if weaker:
-            raise ConfigurationError(
-                f"{named}: {weaker[0]} is set in the driver's environment, by which delta-rs would commit in another way "
-                "than by a put that the store refuses if the version is there: take it out"
-            )
         check_url(named, url)
         self._system, path = open_bucket(named, url)
         self._root = "/".join(filter(None, (path.strip("/"), table)))
@@ -172,6 +170,13 @@ class BucketTable(TablePlace):
         with self.asked():
             info = self._system.get_file_info(f"{self._root}/{path}")
         return int(info.size) if info.is_file else None
+
+    def sizes(self, paths: Sequence[str]) -> Iterator[int | None]:
+        pool = ThreadPoolExecutor(AT_ONCE, "logio-objects")
+        try:
+            yield from pool.map(self.size, paths)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def open(self, path: str) -> Any:
         return self._system.open_input_file(f"{self._root}/{path}")
@@ -260,6 +265,17 @@ def place_of(named: str, url: str, table: str) -> TablePlace:
         raise ConfigurationError(
             f"{named}: deltalake is not installed here: pip install 'airflow-logio[delta]', for every driver"
         ) from None
+    weaker = [name for name in _WEAKER if os.environ.get(name, os.environ.get(name.lower()))]
+    if weaker and url.startswith(SCHEME):
+        raise ConfigurationError(
+            f"{named}: {weaker[0]} is set in the driver's environment, by which delta-rs would commit in another way "
+            "than by a put that the store refuses if the version is there: take it out"
+        )
+    return files_place(named, url, table)
+
+
+def files_place(named: str, url: str, table: str) -> TablePlace:
+    """As `place_of`, where no version is committed: tasks, which have no delta-rs, put data files there."""
     if is_local(url):
         return LocalTable(named, url, table)
     scheme = url.partition("://")[0]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_logio.errors import ExternalUnavailable, WriteRefused
-from airflow_logio.systems.delta.table_columns import TableColumns
+from airflow_logio.systems.delta.table_columns import RecordColumns
 from airflow_logio.systems.delta.table_place import TablePlace
 
 FILE_BYTES = 128 * 2**20
@@ -54,7 +54,19 @@ class WrittenFile:
 class FileWriter:
     """Takes records, and puts files of them where the table lies. A file has records of one partition."""
 
-    def __init__(self, place: TablePlace, columns: TableColumns, prefix: str) -> None:
+    def __init__(
+        self,
+        place: TablePlace,
+        columns: RecordColumns,
+        prefix: str,
+        *,
+        file_bytes: int = FILE_BYTES,
+        held_bytes: int = HELD_BYTES,
+        kept_bytes: int = HELD_BYTES,
+    ) -> None:
+        """`file_bytes` and `held_bytes` in place of `FILE_BYTES` and `HELD_BYTES`; of so many bytes of files, the bytes are
+        kept."""
+        self._limits = file_bytes, held_bytes, kept_bytes
         self._place = place
         self._columns = columns
         self._prefix = prefix
@@ -69,9 +81,9 @@ class FileWriter:
             key = tuple(values.items())
             self._waiting[key].append(part)
             self._bytes[key] += part.nbytes
-            if self._bytes[key] >= FILE_BYTES:
+            if self._bytes[key] >= self._limits[0]:
                 self._put(key)
-        while sum(self._bytes.values()) > HELD_BYTES:
+        while sum(self._bytes.values()) > self._limits[1]:
             self._put(max(self._bytes, key=lambda one: self._bytes[one]))
 
     def end(self) -> Sequence[WrittenFile]:
@@ -85,7 +97,7 @@ class FileWriter:
         del self._bytes[key]
         file = put(self._place, self._prefix, len(self.files), dict(key), records)
         self._kept += file.size
-        self.files.append(file if self._kept <= HELD_BYTES else replace(file, data=None))
+        self.files.append(file if self._kept <= self._limits[2] else replace(file, data=None))
 
 
 def put(
@@ -117,8 +129,7 @@ def check_there(place: TablePlace, files: Sequence[WrittenFile], version: int | 
     Raises `ExternalUnavailable` before the commit if the bytes are not kept (all is written anew then), and `WriteRefused`
     after it.
     """
-    for file in files:
-        size = place.size(file.path)
+    for file, size in zip(files, place.sizes([file.path for file in files]), strict=True):
         if size == file.size:
             continue
         if size is None and file.data is not None:
