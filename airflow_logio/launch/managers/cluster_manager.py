@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, Submission
+
+if TYPE_CHECKING:  # what only looks at drivers, such as the page, launches none
+    from airflow_logio.launch.driver_config import Launch
 
 
 class DriverSight(StrEnum):
