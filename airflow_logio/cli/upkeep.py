@@ -56,7 +56,9 @@ def gc(
     log: LogOption = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="Remove runs that ended at least this long ago from all tables: 12h, 30d"),
+        typer.Option(
+            "--older-than", help="Remove runs that ended at least this long ago from all tables: 12h, 30d, 26w"
+        ),
     ] = None,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Also halted or parked runs, which can then no longer be retried")
@@ -164,7 +166,10 @@ def _age(text: str) -> float:
     try:
         return retention_seconds(text)
     except PipelineDefinitionError:
-        raise typer.BadParameter(f"{text!r} is not understood: write 12h or 30d", param_hint="--older-than") from None
+        raise typer.BadParameter(
+            f"{text!r} is not understood: write a whole number of s, m, h, d or w: 12h, 30d, 26w",
+            param_hint="--older-than",
+        ) from None
 
 
 def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[Run]:
