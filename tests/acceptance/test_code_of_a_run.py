@@ -88,14 +88,35 @@ def test_a_pipeline_installed_as_a_package_runs(tmp_path: Path) -> None:
 
 
 VERSION = '''
-"""Each number times a factor that lies beside this module. The third batch waits for a word."""
+"""Each number times a factor that lies beside this module. The third batch is read when the second one is in the warehouse:
+what a group has not committed when an operator fails, the next version may compute."""
 
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_logio import EveryEvents, ParquetSource, Pipeline, TableWriter, generate
+
+
+def behind_the_second(numbers: pa.Table) -> pa.Table:
+    deadline = time.monotonic() + 60
+    while numbers["n"][0].as_py() == 20 and not second_is_written():
+        if time.monotonic() > deadline:
+            raise TimeoutError("batch 2 is not in the warehouse")
+        time.sleep(0.05)
+    return numbers
+
+
+def second_is_written() -> bool:
+    try:
+        with closing(sqlite3.connect("file:WAREHOUSE?mode=ro", uri=True)) as warehouse:
+            return warehouse.execute("SELECT count(*) FROM prices WHERE batch = 2").fetchone() == (1,)
+    except sqlite3.OperationalError:  # there is no table yet, or it is locked
+        return False
 
 
 @GENERATE
@@ -107,7 +128,7 @@ def priced(numbers: pa.Table, inset_id: str) -> pa.Table:
 
 
 prices = Pipeline("prices", params={"numbers": str}, connections=["warehouse"])
-read = prices.source("read", ParquetSource("{numbers}", records_per_event=10))
+read = prices.source("read", ParquetSource("{numbers}", records_per_event=10, transform=behind_the_second))
 price = prices.operator("price", priced, read, window=EveryEvents(1))
 table = TableWriter("warehouse", "prices", {"batch": "bigint", "price": "bigint"}, on_new_run="replace")
 prices.lineage(start="read.out", target="price.out")
@@ -115,12 +136,6 @@ prices.group("all", read, price, prices.writer("save", table, price))
 '''
 OTHER_GRAPH = "prices.lineage(start='read.out', target='save.out')\n"
 SUMS = [sum(range(10 * batch, 10 * batch + 10)) for batch in range(3)]
-
-
-def version(factor: int, *, more: str = "", quarantine: bool = False) -> dict[str, str]:
-    generate = "generate(on_error='quarantine', order_insensitive=True)" if quarantine else "generate"
-    source = VERSION.replace("GENERATE", generate) + more
-    return {"shop/__init__.py": "", "shop/prices.py": source, "shop/factor.txt": str(factor)}
 
 
 class Shop:
@@ -137,6 +152,14 @@ class Shop:
         monkeypatch.setenv("LOGIO_CONN_WAREHOUSE", self.warehouse)
         monkeypatch.chdir(folder)
         pq.write_table(pa.table({"n": range(30)}), folder / "numbers.parquet")
+
+    def deploy(self, factor: int, *, more: str = "", quarantine: bool = False) -> None:
+        """The version that multiplies by `factor`."""
+        generate = "generate(on_error='quarantine', order_insensitive=True)" if quarantine else "generate"
+        source = VERSION.replace("GENERATE", generate).replace("WAREHOUSE", self.warehouse.removeprefix("sqlite:///"))
+        self.deployments.deploy(
+            {"shop/__init__.py": "", "shop/prices.py": source + more, "shop/factor.txt": str(factor)}
+        )
 
     def run(self, *, expected: int) -> str:
         return self.logio(
@@ -173,17 +196,17 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_a_run_keeps_its_version_until_a_person_takes_another_one(shop: Shop) -> None:
     """Version 1 parks; version 2, with another graph, is deployed in its place, and a retry still executes version 1,
     although no folder has it any more. Version 3 is taken on purpose."""
-    shop.deployments.deploy(version(1))
+    shop.deploy(1)
     assert "version 1 cannot price batch 3" in shop.run(expected=1)
-    shop.deployments.deploy(version(2, more=OTHER_GRAPH))
+    shop.deploy(2, more=OTHER_GRAPH)
     assert "version 1 cannot price batch 3" in shop.logio("retry", "r", expected=1)
     refused = shop.logio("retry", "r", "--code", "new", expected=1)
     assert "another version of pipeline" in refused and "continues it with the version that it has" in refused
-    shop.deployments.deploy(version(1))
+    shop.deploy(1)
     assert "has no other code than code 0, which the group has already" in shop.logio(
         "retry", "r", "--code", "new", expected=1
     )
-    shop.deployments.deploy(version(3))
+    shop.deploy(3)
     assert "continues with the code that it has" in shop.run(expected=1)
     assert "group all: its next driver gets code 1" in shop.logio("retry", "r", "--code", "new")
     assert shop.prices() == [(1, SUMS[0]), (2, SUMS[1]), (3, 3 * SUMS[2])]
@@ -195,9 +218,9 @@ def test_a_run_keeps_its_version_until_a_person_takes_another_one(shop: Shop) ->
 
 def test_a_quarantined_input_set_is_generated_by_the_mended_version(shop: Shop) -> None:
     """Its group has finished, and is launched again with the code that the person wants."""
-    shop.deployments.deploy(version(1, quarantine=True))
+    shop.deploy(1, quarantine=True)
     assert "1 Input Set" in shop.run(expected=1)
-    shop.deployments.deploy(version(3, quarantine=True))
+    shop.deploy(3, quarantine=True)
     assert "group all: its next driver gets code 1" in shop.logio("retry", "r", "--code", "new")
     assert shop.prices() == [(1, SUMS[0]), (2, SUMS[1]), (3, 3 * SUMS[2])]
 
@@ -209,10 +232,10 @@ def test_a_recovery_executes_the_version_of_the_run(shop: Shop, monkeypatch: pyt
     def deployed_behind(launcher: PlainLauncher, claim: Claim, *more: Any) -> Launched:
         launcher.armed = {("all", 1): f"{CrashPoint.AFTER_COMMIT}:2"}
         launched = launch(launcher, claim, *more)
-        shop.deployments.deploy(version(4))
+        shop.deploy(4)
         return launched
 
     monkeypatch.setattr(PlainLauncher, "launch", deployed_behind)
-    shop.deployments.deploy(version(3))
+    shop.deploy(3)
     assert "2 drivers launched, 1 of them recoveries" in shop.run(expected=0)
     assert shop.prices() == [(batch, 3 * total) for batch, total in enumerate(SUMS, 1)]
