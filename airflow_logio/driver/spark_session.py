@@ -145,6 +145,10 @@ class SparkSessions:
         """Cancel what runs of job groups. Raises what Spark raises."""
         self._engine.cancel(self.get(), job_groups)
 
+    def has_begun(self) -> bool:
+        """It is made, or on its way."""
+        return self._thread is not None
+
     def is_ready(self) -> bool:
         return self._session is not None
 

@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.audits import Audit
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.spark_jobs.faults import lost_on_the_way, shortened, store_fault
 from airflow_logio.driver.spark_session import SparkSessions
@@ -233,10 +235,23 @@ class Executors:
             case TableWriter() if self.payloads is not None:
                 tables = table_target(operator, writer, connections)
                 url = connections.url(writer.connection)
-                target = StagingTarget(tables, url, self.bodies.dataset, self.payloads, self._run)
+                job = partial(self._run, needs="psycopg2 and SQLAlchemy")
+                target = StagingTarget(tables, url, self.bodies.dataset, self.payloads, job)
                 return ConditionalExecutor(operator, writer, target, connections, moves, tables.locks)
+            case DeltaWriter() if self.payloads is not None:
+                return self._of_delta(operator, writer, moves, self.payloads)
         datasets = None if self.payloads is None else self.bodies.dataset
         return executor_of(operator, writer, connections, moves, datasets)
+
+    def _of_delta(self, operator: str, writer: DeltaWriter, moves: int, payloads: EpochPayloads) -> ConditionalExecutor:
+        # A driver without such a writer has no need of delta-rs.
+        from airflow_logio.spark.delta_files import TableFiles
+        from airflow_logio.systems.delta.delta_target import delta_target
+
+        url, job = self.connections.url(writer.connection), partial(self._run, needs="pyarrow and msgspec")
+        files = TableFiles(writer, url, self.bodies.dataset, payloads.root, job, self.sessions.has_begun)
+        target = delta_target(writer, self.connections, self.bodies.dataset, files)
+        return ConditionalExecutor(operator, writer, target, self.connections, moves, target.locks)
 
     def _copied(self, description: str, copies: Copies, task: CopyTask) -> Lines:
         """Errors of `copied_by_spark` told apart: `SparkLost`; OSError if something is unavailable; else `OperatorFailed`."""
@@ -269,8 +284,8 @@ class Executors:
                 ) from error
             raise lake_audits.error_of(audit, error) from error
 
-    def _run(self, description: str, job: Callable[[Any], pa.Table]) -> pa.Table:
-        """Run a job.
+    def _run(self, description: str, job: Callable[[Any], pa.Table], *, needs: str) -> pa.Table:
+        """Run a job whose tasks import what `needs` names.
 
         Raises `SparkLost`; `ExternalUnavailable` if executors, connections or a file system are unavailable;
         `ConfigurationError` if executors cannot run its code; `OperatorFailed` for any other end, which would be the same
@@ -285,8 +300,8 @@ class Executors:
                 raise SparkLost(f"Spark ended at {description}: {shortened(error)}") from error
             if isinstance(error, pickle.PicklingError) or _LACKS in str(error):
                 raise ConfigurationError(
-                    f"{description}: executors cannot load the table: {shortened(error)}. They need psycopg2 and SQLAlchemy "
-                    "as the driver has them, and a writer without locks, sessions or open files in it"
+                    f"{description}: executors cannot load the table: {shortened(error)}. They need {needs} as "
+                    "the driver has them, and a writer without locks, sessions or open files in it"
                 ) from error
             if found := store_fault(error) or lost_on_the_way(error):
                 raise ExternalUnavailable(f"{description}: {found}, told by Spark: {shortened(error)}") from error

@@ -168,6 +168,12 @@ class DeltaWriter(OwningWriter):
             raise OperatorFailed(f"{self.where} has columns {list(self.columns)}, but the records have {names}")
         return event.table.select(list(self.columns))
 
+    def without_audits(self) -> DeltaWriter:
+        """For where records are only written: an author's functions stay behind."""
+        own = copy(self)
+        own._audits = ()
+        return own
+
     def takes_files(self) -> bool:
         ours = (DeltaWriter.records, ActionWriter.process)
         return (type(self).records, type(self).process) == ours
