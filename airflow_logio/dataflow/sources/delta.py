@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 from airflow_logio.dataflow.names import check_count, did_you_mean, quoted
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.placeholders import filled, placeholders_of, resolved
-from airflow_logio.dataflow.sources.delta_frames import DeltaFrames, columns_of, frame_of_delta
+from airflow_logio.dataflow.sources.delta_frames import DeltaFrames, frame_of_delta
 from airflow_logio.dataflow.sources.delta_log import (
     MANY,
     NO_STATE,
@@ -24,6 +25,7 @@ from airflow_logio.dataflow.sources.delta_log import (
     snapshot_of,
     state_of,
 )
+from airflow_logio.dataflow.sources.delta_schema import columns_of, misfit
 from airflow_logio.dataflow.sources.ranges import RangeSource
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError, SourceChanged
 
@@ -34,8 +36,9 @@ PARQUET, DELTA = "parquet", "delta"
 _READERS = (PARQUET, DELTA)
 _MOST_LOOKED_AT = 256
 """So many files are looked for when a run is started, and each when it is read."""
-_TIMES = frozenset({"timestamp_ltz", "binary"})
-"""Types of partition columns whose text in the log is not known of a snapshot."""
+_INSTANT = "timestamp_ltz"
+_ZONED = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+"""How the text of an instant ends that means the same in each session."""
 
 
 class DeltaSource(RangeSource):
@@ -102,6 +105,7 @@ class DeltaSource(RangeSource):
             )
         self._state: tuple[str, int, DeltaState] | None = None
         self._planned: tuple[Any, _Plan] | None = None
+        self._passed: tuple[Any, Any] | None = None
 
     def placeholders(self) -> frozenset[str]:
         return self._placeholders
@@ -113,7 +117,12 @@ class DeltaSource(RangeSource):
         log, newest, state = self._newest(params)
         asked = self._asked(params, newest)
         if self.snapshot:
-            return {TABLE: state.table, AT: None, COMMIT: ""}
+            begin = {TABLE: state.table, AT: None, COMMIT: ""}
+            if self.unbounded:
+                with _refused():
+                    end = self._offset(log, state.table, newest if asked is None else asked)
+                    _check_some(log, self._plan_of(log, begin, end).files)
+            return begin
         with _refused():
             begin = self._offset(log, state.table, (asked or 0) - 1)
             if self.unbounded:
@@ -142,19 +151,42 @@ class DeltaSource(RangeSource):
             asked = self._asked(params, None)
             version = self._loaded(log, None).version() if asked is None else asked
             return self._offset(log, start[TABLE], version)
-        self._check_start(log, start)
         if start == limit:
+            self._check_start(log, start)
             return {**start}
-        found, brought, end = {**start}, 0, None if limit is None else limit[AT]
-        for commit, _ in self._following(log, start, end, min(MANY, self.versions_per_event)):
-            if self._brings(commit):
-                found = {TABLE: start[TABLE], AT: commit.version, COMMIT: commit.digest}
-                brought += 1
-                if brought == self.versions_per_event:
-                    break
-        if limit is not None and (not brought or (found[AT] == limit[AT] and found != {**limit})):
+        begin = self._passed[1] if self._passed is not None and self._passed[0] == start else start
+        newest = self._check_start(log, begin)
+        following = self._following(
+            log, begin, None if limit is None else limit[AT], min(MANY, self.versions_per_event)
+        )
+        found = {**start}
+        looked = begin
+        for looked, is_end in self._ends(following, start):
+            if is_end:
+                found = looked
+        if looked is begin and limit is None and (newest is None or newest > begin[AT]):
+            _needed(log, begin[AT] + 1, None)
+        if limit is not None and (found == start or (found[AT] == limit[AT] and found != {**limit})):
             raise _other_commits(log, limit[AT])
         return found
+
+    def _ends(
+        self, following: Iterator[tuple[DeltaCommit, DeltaState]], start: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], bool]]:
+        """The place behind each commit up to where an event ends, and whether it brings rows."""
+        brought, schema = 0, ""
+        for commit, then in following:
+            here = {TABLE: start[TABLE], AT: commit.version, COMMIT: commit.digest}
+            brings = self._brings(commit)
+            if brought and brings and misfit(schema, then.schema):
+                return  # an event has the columns of its last version
+            if not brought and not brings:  # it is not asked for again each second
+                self._passed = {**start}, here
+            yield here, brings
+            if brings:
+                brought, schema = brought + 1, then.schema
+            if brought == self.versions_per_event:
+                return
 
     # --- what a range has ---------------------------------------------------------------------------------------------
 
@@ -168,13 +200,15 @@ class DeltaSource(RangeSource):
     def observed(self, params: Mapping[str, Any], start: Any, end: Any) -> None:
         """Asked before Spark reads, when it has read, and when it could not: files are there whole, or SourceChanged."""
         log = self._log(params)
+        if self.reader == DELTA and start[AT] is None:
+            self._planned = None  # the names of its deletion vectors are not known: delta-rs looks for them once more
         check_kept(log, self._plan_of(log, start, end).files)
 
     def _by_delta(self, spark: Any, log: DeltaLog, start: Any, end: Any, plan: _Plan) -> SparkFrame:
         if start[AT] is not None:
             options = {"readChangeFeed": True, "startingVersion": start[AT] + 1, "endingVersion": end[AT]}
-            return frame_of_delta(spark, log, options, plan.times)
-        frame = frame_of_delta(spark, log, {"versionAsOf": end[AT]}, None)
+            return frame_of_delta(spark, log, plan.state, options, plan.times)
+        frame = frame_of_delta(spark, log, plan.state, {"versionAsOf": end[AT]}, None)
         if not self.changes:
             return frame
         time = plan.times[end[AT]]
@@ -197,12 +231,17 @@ class DeltaSource(RangeSource):
         commit = _needed(log, end[AT], log.commit(end[AT]))
         if commit.digest != end[COMMIT]:
             raise _other_commits(log, end[AT])
+        if not log.reaches(end[AT]):
+            raise SourceChanged(
+                f"version {end[AT]} of Delta table {log.uri} cannot be read any more: commits before it are not in its log, "
+                f"nor is a checkpoint. {_CLEANED}"
+            )
         table = self._loaded(log, end[AT])
         state = state_of(table)
         self._check_state(log, state, end[TABLE], end[AT])
         if self.reader == PARQUET:
-            for name, kind in columns_of(log, state).items():
-                if name in state.partitioned and kind in _TIMES:
+            for name, kind in columns_of(log.uri, state.schema).items():
+                if name in state.partitioned and kind == _INSTANT:
                     raise SourceChanged(
                         f"Delta table {log.uri} is partitioned by {name!r} of type {kind}, whose values a snapshot does not "
                         "give as they are written: say reader='delta', or read versions"
@@ -210,7 +249,7 @@ class DeltaSource(RangeSource):
         files = snapshot_of(table, state)
         change = "insert" if self.changes else ""
         files = [replace(one, change=change, version=end[AT], time=commit.time) for one in files]
-        self._check_files(log, commit, files)
+        self._check_files(log, state, commit, files)
         return _Plan(state, files, {end[AT]: commit.time})
 
     def _between(self, log: DeltaLog, start: Any, end: Any) -> _Plan:
@@ -219,6 +258,8 @@ class DeltaSource(RangeSource):
         state = NO_STATE if start[AT] < end[AT] else self._state_behind(log, end[AT])
         for commit, then in self._following(log, start, end[AT]):
             files += commit.changes() if self.changes else commit.added
+            if self.reader == DELTA:
+                files += commit.vectors()
             times[commit.version], digest, state = commit.time, commit.digest, then
         if digest != end[COMMIT]:
             raise _other_commits(log, end[AT])
@@ -288,9 +329,10 @@ class DeltaSource(RangeSource):
         commits = _until_none(log, begin) if end is None else log.commits(begin, end, at_once)
         for version, commit in enumerate(commits, begin):
             found = _needed(log, version, commit)
-            state = (self._state_behind(log, start[AT]) if state is None else state).after(found)
+            before = self._state_behind(log, start[AT]) if state is None else state
+            state = before.after(found)
             self._check_state(log, state, start[TABLE], version)
-            self._check_commit(log, state, found)
+            self._check_commit(log, before, state, found)
             self._state = log.uri + start[TABLE], version, state
             yield found, state
 
@@ -310,15 +352,16 @@ class DeltaSource(RangeSource):
 
     # --- what is refused ----------------------------------------------------------------------------------------------
 
-    def _check_start(self, log: DeltaLog, start: Mapping[str, Any]) -> None:
-        """Raises SourceChanged if what was read up to there is not what the log has."""
+    def _check_start(self, log: DeltaLog, start: Mapping[str, Any]) -> int | None:
+        """Raises SourceChanged if what was read up to there is not what the log has. The newest version; it is not looked
+        for while the commit of `start` is there: commits are cleaned up from the first one on."""
         if start[AT] < 0:
-            return
+            return None
         commit = log.commit(start[AT])
         if commit is not None and start[COMMIT]:
             if commit.digest != start[COMMIT]:
                 raise _other_commits(log, start[AT])
-            return
+            return int(start[AT])
         table = self._loaded(log, None)
         _check_same(log, state_of(table), start[TABLE])
         if (newest := table.version()) < start[AT]:
@@ -326,6 +369,7 @@ class DeltaSource(RangeSource):
                 f"Delta table {log.uri} has versions up to {newest}, and was read up to {start[AT]}: an older copy was put "
                 "in its place. Put the table back, or start a fresh run"
             )
+        return int(newest)
 
     def _check_state(self, log: DeltaLog, state: DeltaState, table: str, version: int) -> None:
         _check_same(log, state, table)
@@ -338,9 +382,16 @@ class DeltaSource(RangeSource):
                 "SparkSource"
             )
             raise SourceChanged(f"Delta table {log.uri} is not read from its files at version {version}: {why}. {step}")
+        if self.reader == PARQUET:
+            kinds = columns_of(log.uri, state.schema)
+            if binary := [name for name in state.partitioned if kinds.get(name) == "binary"]:
+                raise SourceChanged(
+                    f"Delta table {log.uri} is partitioned by {binary[0]!r} of type binary, whose values no log has as they "
+                    "were written: read it with a SparkSource"
+                )
 
-    def _check_commit(self, log: DeltaLog, state: DeltaState, commit: DeltaCommit) -> None:
-        """Raises SourceChanged for one that the source does not read exactly."""
+    def _check_commit(self, log: DeltaLog, before: DeltaState, state: DeltaState, commit: DeltaCommit) -> None:
+        """Raises SourceChanged for one that the source does not read exactly; `before` is what the table was."""
         where = f"version {commit.version} of Delta table {log.uri}"
         if self.changes and not state.has_changes:
             raise SourceChanged(
@@ -353,13 +404,31 @@ class DeltaSource(RangeSource):
                 "what versions add. Read the change feed (changes=True, where the table has it on), or what is in the table "
                 f"(snapshot=True), or begin behind it (from_version={commit.version + 1})"
             )
-        self._check_files(log, commit, commit.changes() if self.changes else commit.added)
+        behind = f"begin behind it (from_version={commit.version + 1}), or read a snapshot"
+        if (commit.removed or commit.changed) and before != NO_STATE and (name := misfit(before.schema, state.schema)):
+            raise SourceChanged(
+                f"{where} ({commit.operation or 'of an unknown operation'}) changes rows, and drops the column {name!r} or "
+                f"changes its type: the rows that were do not fit into the table that is. Then {behind}"
+            )
+        files = commit.changes() if self.changes else commit.added
+        if (before.partitioned or state.partitioned) and (silent := [one for one in files if one.values is None]):
+            raise SourceChanged(
+                f"{where} removes {silent[0].path} and does not say of which partition it was: {behind}"
+            )
+        self._check_files(log, state, commit, files)
 
-    def _check_files(self, log: DeltaLog, commit: DeltaCommit, files: Sequence[DeltaFile]) -> None:
+    def _check_files(self, log: DeltaLog, state: DeltaState, commit: DeltaCommit, files: Sequence[DeltaFile]) -> None:
         if self.reader == DELTA:
             return
         where = f"version {commit.version} of Delta table {log.uri}"
+        instants = [name for name, kind in columns_of(log.uri, state.schema).items() if kind == _INSTANT]
         for one in files:
+            for name, text in (one.values or {}).items():
+                if text is not None and name in instants and not _ZONED.search(text):
+                    raise SourceChanged(
+                        f"{where} is partitioned by the instant {name!r}, and its log has {text!r} without a zone: each "
+                        "session would take it for another one. Partition the table by a date, or read it with a SparkSource"
+                    )
             if one.has_vector:
                 raise SourceChanged(
                     f"{where} has a deletion vector, by which rows of {one.path} count as deleted: say reader='delta' for a "

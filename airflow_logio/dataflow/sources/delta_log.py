@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import os
+import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+from uuid import UUID
 
 from airflow_logio.dataflow.arrow import pa
-from airflow_logio.dataflow.writers.bucket_urls import SCHEME
+from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME, s3a_settings
 from airflow_logio.dataflow.writers.folder_files import FolderFiles, LocalFiles, ObjectFiles
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SourceChanged
 
@@ -24,6 +30,10 @@ _READABLE = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Ch
 """Features that a reader must know, and that change nothing here: what two of them may do is looked for by itself."""
 MANY = 64
 """So many commits are asked for at once where all of them are wanted."""
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint\.(?:\d{10}\.(?P<parts>\d{10})\.|[0-9a-f-]{36}\.)?(?:parquet|json)$"
+)
+"""Of one file, of several parts, or of the second version, which has a UUID."""
 _UNCLEAR = frozenset("*?[]{}\\")
 _OUTAGE = ("generic s3 error", "error sending request", "error after", "timed out", "connection")
 """What delta-rs says of a store that does not answer; it has one class for all of its errors."""
@@ -84,15 +94,18 @@ class DeltaFile:
 
     path: str
     size: int | None
-    values: Mapping[str, str | None]
-    """Partition column → value, as text; empty texts are null, as the format says."""
+    values: Mapping[str, str | None] | None
+    """Partition column → value, as text; empty texts are null, as the format says. None: the log does not say, as it need not
+    of removed files."""
     change: str = ""
     """``insert``, ``delete``, or empty: of added files, and of those that say it of each row."""
     version: int = 0
     time: int | None = None
     """When the version was committed, as the commit says: milliseconds since 1970, UTC."""
     has_vector: bool = False
-    """Rows of it are marked as deleted, in a file beside it."""
+    """Rows of it are marked as deleted, in a file beside it or in the log."""
+    vector: str = ""
+    """The name of that file below the table; empty if it is not known, or there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,38 +131,63 @@ class DeltaCommit:
         inserts = (replace(one, change="insert") for one in self.added)
         return (*inserts, *(replace(one, change="delete") for one in self.removed))
 
+    def vectors(self) -> tuple[DeltaFile, ...]:
+        """The files of deletion vectors by which it says what is changed. Their sizes are not known."""
+        if self.changed:
+            return ()
+        names = sorted({one.vector for one in (*self.added, *self.removed)} - {""})
+        return tuple(DeltaFile(name, None, {}, "", self.version) for name in names)
+
 
 def commit_of(version: int, content: bytes) -> DeltaCommit:
     """The commit that a file of the log has. Raises ValueError, KeyError, TypeError for another text."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for line in content.splitlines():
-        if line.strip():
-            for name, action in json.loads(line).items():
-                found.setdefault(name, []).append(action)
-    (about,) = found.get("commitInfo", [{}])[:1]
+    said: dict[str, Mapping[str, Any]] = {}
+    files: dict[str, list[DeltaFile]] = {"add": [], "remove": [], "cdc": []}
+    for line in io.BytesIO(content):  # one by one: a commit may have gigabytes, most of it statistics
+        for name, action in json.loads(line).items() if line.strip() else ():
+            if name not in files:
+                said[name] = said.get(name, action) if name == "commitInfo" else action
+            elif name == "cdc" or action.get("dataChange", True):
+                files[name].append(_file(action, version))
+    about = said.get("commitInfo", {})
     time = about.get("inCommitTimestamp", about.get("timestamp"))
-
-    def files(name: str) -> tuple[DeltaFile, ...]:
-        changing = (one for one in found.get(name, ()) if name == "cdc" or one.get("dataChange", True))
-        return tuple(_file(one, version, time) for one in changing)
-
+    added, removed, changed = (tuple(replace(one, time=time) for one in some) for some in files.values())
     return DeltaCommit(
         version,
         hashlib.sha256(content).hexdigest()[:32],
         str(about.get("operation", "")),
         time,
-        found.get("metaData", [None])[-1],
-        found.get("protocol", [None])[-1],
-        files("add"),
-        files("remove"),
-        files("cdc"),
+        said.get("metaData"),
+        said.get("protocol"),
+        added,
+        removed,
+        changed,
     )
 
 
-def _file(action: Mapping[str, Any], version: int, time: int | None) -> DeltaFile:
-    values = {name: value or None for name, value in (action.get("partitionValues") or {}).items()}
-    has_vector = action.get("deletionVector") is not None
-    return DeltaFile(unquote(action["path"]), action.get("size"), values, "", version, time, has_vector)
+def _file(action: Mapping[str, Any], version: int) -> DeltaFile:
+    values = action.get("partitionValues")
+    if values is not None:
+        values = {sys.intern(name): value or None for name, value in values.items()}
+    vector = action.get("deletionVector")
+    where = "" if vector is None else _vector_file(vector)
+    return DeltaFile(unquote(action["path"]), action.get("size"), values, "", version, None, vector is not None, where)
+
+
+_OF_85 = str.maketrans(
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+)
+"""The letters of Z85 as those of Python's Base85."""
+
+
+def _vector_file(vector: Mapping[str, Any]) -> str:
+    """A deletion vector that lies below the table says a folder, and 20 letters of Z85 that are its UUID."""
+    name = str(vector.get("pathOrInlineDv", ""))
+    if vector.get("storageType") != "u" or len(name) < 20:
+        return ""
+    uuid = UUID(bytes=base64.b85decode(name[-20:].translate(_OF_85)))
+    return "/".join(filter(None, (name[:-20], f"deletion_vector_{uuid}.bin")))
 
 
 class DeltaLog(ABC):
@@ -186,6 +224,20 @@ class DeltaLog(ABC):
             some = map(str, range(begin, min(begin + at_once, last + 1)))
             yield from self._files.each(lambda version: self.commit(int(version)), some)
 
+    def reaches(self, version: int) -> bool:
+        """Whether the log still says all that is in the table at a version: its first commit is there, or a whole checkpoint
+        between. delta-rs takes what there is for all, if some commit in it has the metadata."""
+        with self._asked():
+            if self._files.is_there(f"{LOG}/{0:020}.json"):
+                return True
+            names = self._files.names(LOG)
+        parts: dict[tuple[str, int], int] = {}
+        for found in filter(None, map(_CHECKPOINT.match, names)):
+            if int(found["version"]) <= version:
+                key = found["version"], int(found["parts"] or 1)
+                parts[key] = parts.get(key, 0) + 1
+        return any(many >= wanted for (_, wanted), many in parts.items())
+
     def loaded(self, version: int | None = None) -> Any:
         """The table of delta-rs at a version, by default the newest. Raises FileNotFoundError if there is none."""
         try:
@@ -215,9 +267,9 @@ class DeltaLog(ABC):
             yield
         except FileNotFoundError:
             raise
-        except PermissionError as error:
-            raise ConfigurationError(f"Delta table {self.uri} cannot be read: {error}") from error
         except OSError as error:
+            if is_lasting(error):
+                raise ConfigurationError(f"Delta table {self.uri} cannot be read: {error}{next_step(error)}") from error
             raise ExternalUnavailable(f"Delta table {self.uri} cannot be read: {error}") from error
 
 
@@ -249,24 +301,18 @@ class BucketLog(DeltaLog):
     def __init__(self, url: str) -> None:
         files = ObjectFiles.of("the Delta table of a source", url)
         bucket, _, path = files.root.partition("/")
-        said = dict(parse_qsl(urlsplit(url).query))
         self._files: ObjectFiles = files
         self.uri = files.where
-        self.root = f"s3a://{bucket}/{path}"
-        self.options, self.settings = {}, {}
-        if endpoint := said.get("endpoint_override"):
-            address = endpoint if "://" in endpoint else f"{said.get('scheme', 'https')}://{endpoint}"
-            is_safe = address.startswith("https://")
-            self.options = {"aws_endpoint_url": address} | ({} if is_safe else {"aws_allow_http": "true"})
-            self.settings = {
-                f"fs.s3a.bucket.{bucket}.endpoint": address,
-                f"fs.s3a.bucket.{bucket}.endpoint.region": said.get("region", "us-east-1"),
-                f"fs.s3a.bucket.{bucket}.path.style.access": "true",
-                f"fs.s3a.bucket.{bucket}.connection.ssl.enabled": str(is_safe).lower(),
-            }
+        self.root = f"s3a://{bucket}/{path}".rstrip("/")
+        self.settings = s3a_settings(url)
+        self.options = {}
+        said = dict(parse_qsl(urlsplit(url).query))
+        if address := self.settings.get(f"fs.s3a.bucket.{bucket}.endpoint"):
+            self.options = {"aws_endpoint_url": address}
+            if address.startswith("http://"):
+                self.options = {**self.options, "aws_allow_http": "true"}
         if region := said.get("region"):
             self.options = {**self.options, "aws_region": region}
-            self.settings = {**self.settings, f"fs.s3a.bucket.{bucket}.endpoint.region": region}
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         def size(path: str) -> int | None:
@@ -313,10 +359,7 @@ def state_of(table: Any) -> DeltaState:
 def snapshot_of(table: Any, state: DeltaState) -> list[DeltaFile]:
     """The files that a table of delta-rs has."""
     actions = pa.table(table.get_add_actions())
-    marked = set[str]()
-    if "deletionVectors" in state.features:
-        found = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
-        marked = {unquote(path).rpartition("/")[2] for path in found}
+    marked = {unquote(path).rpartition("/")[2] for path in _marked(table, state)}
     columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes")]
     held = actions.column("partition").to_pylist() if state.partitioned else [{}] * actions.num_rows
     version = int(table.version())
@@ -333,6 +376,24 @@ def snapshot_of(table: Any, state: DeltaState) -> list[DeltaFile]:
         for name, size, values in zip(map(unquote, columns[0]), columns[1], held, strict=True)
     ]
     return sorted(files, key=lambda one: one.path)
+
+
+def _marked(table: Any, state: DeltaState) -> list[str]:
+    """Files with deletion vectors. Raises SourceChanged if one of these is not there any more."""
+    import deltalake
+
+    if "deletionVectors" not in state.features:
+        return []
+    try:
+        found: list[str] = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
+    except deltalake.exceptions.DeltaError as error:
+        if "not found" not in str(error).lower():
+            raise ExternalUnavailable(f"deletion vectors of Delta table {table.table_uri}: {_plain(error)}") from error
+        raise SourceChanged(
+            f"version {table.version()} of Delta table {table.table_uri} cannot be read any more: a deletion vector is gone "
+            f"({_plain(error)}). {_VACUUMED}"
+        ) from error
+    return found
 
 
 def _text(value: Any) -> str | None:
@@ -361,10 +422,14 @@ def check_kept(log: DeltaLog, files: Sequence[DeltaFile]) -> None:
     names = ", ".join(one.path for one in gone[:3]) + (", ..." if len(gone) > 3 else "")
     raise SourceChanged(
         f"{which} of Delta table {log.uri} cannot be read any more: {len(gone):,} of {len(files):,} files are gone, or not "
-        f"what the log says: {names}. A VACUUM removes files that the newest version does not have. Put them back, or start "
-        "a fresh run that reads what is there (snapshot=True, or a later from_version); a longer "
-        "delta.deletedFileRetentionDuration keeps them longer"
+        f"what the log says: {names}. {_VACUUMED}"
     )
+
+
+_VACUUMED = (
+    "A VACUUM removes files that the newest version does not have. Put them back, or start a fresh run that reads what is "
+    "there (snapshot=True, or a later from_version); a longer delta.deletedFileRetentionDuration keeps them longer"
+)
 
 
 def coordinated(state: DeltaState) -> str:

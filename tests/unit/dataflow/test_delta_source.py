@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from airflow_logio import DeltaSource
-from airflow_logio.dataflow.sources.delta_log import LOG, log_of
+from airflow_logio.dataflow.sources.delta_log import LOG, DeltaLog, log_of
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError, SourceChanged
 
 FEED = {"delta.enableChangeDataFeed": "true"}
+NIGHT = datetime(2024, 1, 31, 23, 30, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ def test_the_files_of_a_range_are_those_of_the_log_under_their_own_names(orders:
     log = log_of(str(orders))
     first = log.commit(0)
     assert first is not None
-    assert {file.values["day"] for file in first.added} == {"x y", "50%"}
+    assert {(file.values or {})["day"] for file in first.added} == {"x y", "50%"}
     assert {file.path.partition("/")[0] for file in first.added} == {"day=x%20y", "day=50%25"}
     assert None not in log.sizes([file.path for file in first.added])
 
@@ -180,13 +183,9 @@ def test_names_that_are_mapped_are_refused_and_the_feature_alone_is_not(orders: 
     commit(orders, protocol("columnMapping", "deletionVectors"))
     append(orders, 3)
     assert versions(DeltaSource(str(orders), versions_per_event=9)) == [(-1, 4)]
-    (metadata,) = [
-        json.loads(line)
-        for line in (orders / LOG / f"{0:020}.json").read_text().splitlines()
-        if line.startswith('{"metaData"')
-    ]
-    metadata["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
-    commit(orders, metadata)
+    changed = metadata(orders)
+    changed["configuration"]["delta.columnMapping.mode"] = "name"
+    commit(orders, {"metaData": changed})
     for source in (DeltaSource(str(orders)), DeltaSource(str(orders), changes=True)):
         with pytest.raises(ConfigurationError, match=r"maps the names of its columns|cannot be read"):
             source.action({})
@@ -208,13 +207,9 @@ def test_a_shallow_clone_is_refused(orders: Path, path: str) -> None:
 
 
 def test_commits_that_another_program_keeps_are_refused(orders: Path) -> None:
-    (metadata,) = [
-        json.loads(line)
-        for line in (orders / LOG / f"{0:020}.json").read_text().splitlines()
-        if line.startswith('{"metaData"')
-    ]
-    metadata["metaData"]["configuration"]["delta.coordinatedCommits.commitCoordinator-preview"] = "dynamodb"
-    commit(orders, metadata)
+    changed = metadata(orders)
+    changed["configuration"]["delta.coordinatedCommits.commitCoordinator-preview"] = "dynamodb"
+    commit(orders, {"metaData": changed})
     with pytest.raises(ConfigurationError, match=r"another program keeps its commits"):
         DeltaSource(str(orders)).action({})
 
@@ -334,6 +329,174 @@ def test_an_older_copy_that_went_another_way_is_not_read_as_the_table_that_was(o
     append(orders, 7)
     with pytest.raises(SourceChanged, match=r"version 3 .* is another one than was read"):
         again()
+
+
+def test_a_run_without_end_whose_next_commit_was_cleaned_up_does_not_wait_for_it(orders: Path) -> None:
+    source = DeltaSource(str(orders), unbounded=True)
+    first = source.action({})
+    for version in range(3, 6):
+        append(orders, version)
+    DeltaTable(orders).create_checkpoint()
+    for version in range(4):
+        (orders / LOG / f"{version:020}.json").unlink()
+    for one in (source, DeltaSource(str(orders), unbounded=True)):
+        with pytest.raises(
+            SourceChanged, match=r"the commit of version 1 .* is not in its log\. Commits are cleaned up"
+        ):
+            one.next_action({}, first)
+
+
+@pytest.mark.parametrize("kept", ["nothing", "a part of a checkpoint"])
+def test_a_snapshot_of_a_log_that_does_not_reach_down_to_its_beginning_is_not_half_a_table(
+    orders: Path, kept: str
+) -> None:
+    """delta-rs takes what is left for the table, if one of the commits that are left has its metadata and protocol."""
+    commit(orders, {"metaData": metadata(orders)}, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}})
+    append(orders, 4)
+    source = DeltaSource(str(orders), snapshot=True)
+    again = read(source)
+    append(orders, 5)
+    DeltaTable(orders).create_checkpoint()
+    for version in range(3):
+        (orders / LOG / f"{version:020}.json").unlink()
+    if kept != "nothing":
+        (orders / LOG / f"{3:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"")
+    assert pa.table(DeltaTable(orders, version=4).get_add_actions()).num_rows == 2, "of 8"
+    with pytest.raises(
+        SourceChanged, match=r"version 4 of .* commits before it are not in its log, nor is a checkpoint"
+    ):
+        again()
+    with pytest.raises(ConfigurationError, match=r"version 4 of .* commits before it are not in its log"):
+        DeltaSource(str(orders), snapshot=True, from_version=4, unbounded=True).action({})
+    read(DeltaSource(str(orders), snapshot=True))()
+
+
+def test_commits_that_bring_nothing_are_not_asked_for_again_each_second(
+    orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, asked = DeltaSource(str(orders), unbounded=True, from_version=2), list[int]()
+    action: Any = source.action({})
+    for number in range(5):
+        commit(orders, {"txn": {"appId": "other", "version": number}})
+    real = DeltaLog.commit
+    monkeypatch.setattr(DeltaLog, "commit", lambda log, version: asked.append(version) or real(log, version))  # type: ignore[func-returns-value]
+    for _ in range(2):
+        action = source.next_action({}, action)
+        assert action["start"] == action["end"]
+        asked.clear()
+    source.next_action({}, action)
+    assert asked == [7, 8]
+    append(orders, 8)
+    assert versions_of(source.next_action({}, action)) == (2, 8)
+    commits = sorted((orders / LOG).glob("*7.json"))
+    commits[-1].write_text(commits[-1].read_text() + "\n")
+    with pytest.raises(SourceChanged, match=r"version 7 of .* is another one than was read"):
+        source.next_action({}, action)
+
+
+# --- tables that were made over ---------------------------------------------------------------------------------------
+
+
+def metadata(table: Path) -> Any:
+    """That of the first version."""
+    lines = (table / LOG / f"{0:020}.json").read_text().splitlines()
+    (found,) = [json.loads(line)["metaData"] for line in lines if line.startswith('{"metaData"')]
+    return found
+
+
+def versions_of(action: Any) -> tuple[int | None, int]:
+    return action["start"]["version"], action["end"]["version"]
+
+
+def test_deleted_rows_that_do_not_fit_into_the_table_that_is_are_refused_by_column(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_deltalake(table, pa.table({"id": pa.array([1], pa.int32()), "x": ["a"]}), configuration=FEED)
+    write_deltalake(table, pa.table({"id": pa.array([2]), "x": ["b"]}), mode="overwrite", schema_mode="overwrite")
+    assert versions(DeltaSource(str(table), changes=True, versions_per_event=9)) == [(-1, 1)], "whole numbers widen"
+    for name, other in (("x", pa.table({"id": [2], "x": [1.5]})), ("id", pa.table({"x": [1.5]}))):
+        write_deltalake(table, other, mode="overwrite", schema_mode="overwrite")
+        newest = DeltaTable(table).version()
+        with pytest.raises(
+            ConfigurationError, match=rf"version {newest} .*drops the column '{name}' .*from_version={newest + 1}"
+        ):
+            DeltaSource(str(table), changes=True, from_version=newest).action({})
+
+
+def test_an_event_ends_before_a_column_gets_another_type(tmp_path: Path) -> None:
+    table, names = tmp_path / "t", pa.table({"id": ["one"]})
+    for numbers in (pa.array([1]), pa.array([], pa.int64())):
+        write_deltalake(table, pa.table({"id": numbers}), mode="overwrite", configuration=FEED)
+    write_deltalake(table, names, mode="overwrite", schema_mode="overwrite")
+    write_deltalake(table, names, mode="append")
+    assert versions(DeltaSource(str(table), changes=True, versions_per_event=9)) == [(-1, 1), (1, 3)]
+
+
+def test_a_removed_file_of_which_no_partition_is_told_is_refused(orders: Path) -> None:
+    DeltaTable(orders).delete("day = '50%'")
+    last = orders / LOG / f"{3:020}.json"
+    actions = [json.loads(line) for line in last.read_text().splitlines()]
+    for action in actions:
+        if "remove" in action:
+            del action["remove"]["partitionValues"]
+    last.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(
+        ConfigurationError, match=r"version 3 .* does not say of which partition it was: begin behind it"
+    ):
+        DeltaSource(str(orders), changes=True).action({})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "snapshot", "what"),
+    [
+        (
+            pa.timestamp("us", "UTC"),
+            NIGHT,
+            False,
+            r"the instant 'p', and its log has '2024-01-31 23:30:00[.0]*' without a zone",
+        ),
+        (pa.timestamp("us", "UTC"), NIGHT, True, r"partitioned by 'p' of type timestamp_ltz"),
+        (pa.binary(), b"\xff", False, r"partitioned by 'p' of type binary"),
+        (pa.binary(), b"\xff", True, r"partitioned by 'p' of type binary"),
+    ],
+)
+def test_partitions_whose_values_the_log_does_not_say_are_refused(
+    tmp_path: Path, kind: Any, value: Any, snapshot: bool, what: str
+) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1], "p": pa.array([value], kind)}), partition_by=["p"])
+    with pytest.raises(ConfigurationError, match=what):
+        DeltaSource(str(tmp_path / "t"), snapshot=snapshot).action({})
+
+
+def test_an_instant_with_its_zone_is_read(tmp_path: Path) -> None:
+    """As Spark's Delta writes it."""
+    rows = pa.table({"id": [1], "p": pa.array([NIGHT], pa.timestamp("us", "UTC"))})
+    write_deltalake(tmp_path / "t", rows, partition_by=["p"])
+    first = tmp_path / "t" / LOG / f"{0:020}.json"
+    first.write_text(re.sub('"p":"2024[^"]*"', '"p":"2024-01-31T23:30:00.000000Z"', first.read_text()))
+    assert versions(DeltaSource(str(tmp_path / "t"))) == [(-1, 0)]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_type_that_is_not_read_is_refused_before_a_run_is_started(orders: Path, snapshot: bool) -> None:
+    changed = metadata(orders)
+    changed["schemaString"] = changed["schemaString"].replace('"long"', '"interval day"')
+    commit(orders, {"metaData": changed})
+    with pytest.raises(ConfigurationError, match=r"has the type interval day|cannot be read"):
+        DeltaSource(str(orders), snapshot=snapshot).action({})
+
+
+def test_a_deletion_vector_is_a_file_that_a_change_feed_of_delta_needs(orders: Path) -> None:
+    """Z85 of the UUID, and the letters before it as a folder: the example of the format."""
+    where = "a/b/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    commit(orders, protocol("deletionVectors"))
+    vector = {**VECTOR, "pathOrInlineDv": "a/b" + str(VECTOR["pathOrInlineDv"])[2:]}
+    commit(orders, added(orders, deletionVector=vector))
+    source = DeltaSource(str(orders), changes=True, reader="delta", from_version=4)
+    with pytest.raises(SourceChanged, match=f"version 4 of .*1 of 2 files are gone.*{where}"):
+        read(source)()
+    (orders / where).parent.mkdir(parents=True)
+    (orders / where).write_bytes(b"")
+    read(source)()
 
 
 def test_columns_that_come_later_do_not_change_what_earlier_ranges_have(orders: Path) -> None:

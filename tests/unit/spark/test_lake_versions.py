@@ -172,6 +172,35 @@ def test_records_and_types_are_those_of_the_table_whatever_its_partitions_are_ca
     assert (nothing.columns, nothing.count()) == (columns, 0)
 
 
+def test_rows_of_a_table_that_was_partitioned_anew_keep_their_values(tmp_path: Path, spark: Any) -> None:
+    """Delta's own reader has null for the days of the rows that were removed. Dates are those that were written, whatever the
+    session takes files without Spark's name for."""
+    table = str(tmp_path / "sales")
+    old, new = dt.date(1000, 1, 1), dt.date(2024, 2, 29)
+    first = pa.table({"id": [1, 2], "day": ["x y", None], "on": [old, new]})
+    second = pa.table({"id": [3], "day": ["z"], "on": [old]})
+    write_deltalake(table, first, partition_by=["day"], configuration=FEED)
+    write_deltalake(table, second, mode="overwrite", schema_mode="overwrite", partition_by=["id"])
+    names, found = [f"spark.sql.parquet.{kind}RebaseModeInRead" for kind in ("datetime", "int96")], []
+    for name in names:
+        spark.conf.set(name, "LEGACY")
+    try:
+        for many in (1, 9):
+            feed = DeltaSource(table, changes=True, versions_per_event=many)
+            rows = [row for start, end in ranges(feed) for row in feed.frame(spark, {}, start, end).collect()]
+            found.append(sorted((row._commit_version, row._change_type, row.id, row.day, row.on) for row in rows))
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+    kept = [(1, "x y", old), (2, None, new)]
+    expected = [
+        *((0, "insert", *row) for row in kept),
+        *((1, "delete", *row) for row in kept),
+        (1, "insert", 3, "z", old),
+    ]
+    assert found == [expected, expected]
+
+
 def told_changes(table: str, spark: Any) -> dict[int, dict[str, dict[int, Decimal]]]:
     """Version → change → id → price, of the change feed. The times are those of the commits."""
     feed, found = DeltaSource(table, changes=True, versions_per_event=3), dict[int, dict[str, dict[int, Decimal]]]()
