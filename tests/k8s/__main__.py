@@ -9,10 +9,11 @@ import base64
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from typing import Any
 
 import psycopg2
 
+from airflow_logio.errors import LogioError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
@@ -36,6 +38,8 @@ log = logging.getLogger("test-k8s")
 
 SECRET = "logio-test"
 NEEDED = ("LOGIO_K8S_IMAGE", "LOGIO_K8S_NAMESPACE", "LOGIO_K8S_LOG", "LOGIO_K8S_WAREHOUSE")
+CONF = "LOGIO_K8S_CONF"
+"""May have more properties of Spark, as a JSON object: what this cluster demands of pods."""
 MINUTES = 15
 PIPELINE = """
 import time
@@ -75,19 +79,56 @@ pipeline.group("save", save)
 
 
 def main() -> int:
-    if missing := [name for name in NEEDED if not os.environ.get(name)]:
-        sys.stderr.write(f"{', '.join(missing)}: not set; docker/k8s/README.md says what they are\n")
+    try:
+        refuse_what_cannot_work()
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        run_both()
+    except Unfit as error:
+        sys.stderr.write(f"make test-k8s: {error}\n")
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    return 0
+
+
+class Unfit(Exception):
+    """Why nothing was tried, for a person."""
+
+
+def refuse_what_cannot_work() -> None:
+    """Before anything is made. Raises `Unfit`."""
+    if missing := [name for name in NEEDED if not os.environ.get(name)]:
+        raise Unfit(f"{', '.join(missing)}: not set; docker/k8s/README.md says what they are")
+    more_conf()
+    if shutil.which("kubectl") is None:
+        raise Unfit("kubectl is not on the PATH; it makes the Secret, and deletes the pod of a driver")
+    try:
+        address = server()
+    except subprocess.CalledProcessError as error:
+        raise Unfit(
+            f"no cluster is named ({last_line(error)}): let KUBECONFIG name a file whose current context is the cluster"
+        ) from None
+    try:
+        kubectl("-n", os.environ["LOGIO_K8S_NAMESPACE"], "get", "pods", "-o", "name", "--request-timeout=30s")
+    except subprocess.CalledProcessError as error:
+        raise Unfit(f"{address} does not list the pods of the namespace ({last_line(error)})") from None
+
+
+def run_both() -> None:
+    """Raises `Unfit` for a log or a warehouse that cannot be used from here."""
     image, namespace, log_url, warehouse_url = (os.environ[name] for name in NEEDED)
-    migrate.upgrade(log_url)
-    with psycopg2.connect(plain(warehouse_url)) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE IF NOT EXISTS numbers (n bigint PRIMARY KEY)")
-        cursor.execute("INSERT INTO numbers SELECT generate_series(0, %s) ON CONFLICT DO NOTHING", [NUMBERS - 1])
+    try:
+        migrate.upgrade(log_url)
+        has_numbers(warehouse_url)
+    except (LogioError, psycopg2.Error) as error:
+        raise Unfit(str(error).strip()) from None
     with secret(namespace, {"log": log_url, "connections": {"warehouse": warehouse_url}}):
         for mode, body in (WITHOUT, WITH_SPARK):
             try_out(PIPELINE.replace("SPARK", mode).replace("DOUBLED", body), image, namespace, log_url, warehouse_url)
-    return 0
+
+
+def has_numbers(warehouse_url: str) -> None:
+    with psycopg2.connect(plain(warehouse_url)) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS numbers (n bigint PRIMARY KEY)")
+        cursor.execute("INSERT INTO numbers SELECT generate_series(0, %s) ON CONFLICT DO NOTHING", [NUMBERS - 1])
 
 
 def try_out(text: str, image: str, namespace: str, log_url: str, warehouse_url: str) -> None:
@@ -100,6 +141,7 @@ def try_out(text: str, image: str, namespace: str, log_url: str, warehouse_url: 
         CONNECTIONS_PROPERTY: "/etc/logio/connections.json",
         "spark.executor.instances": "1",
         "spark.driver.memory": "1g",
+        **more_conf(),
     }
     settings = SparkSettings(f"k8s://{server()}", "cluster", conf, executor_memory="1g")
     with TemporaryDirectory() as folder:
@@ -149,13 +191,34 @@ def secret(namespace: str, says: dict[str, Any]) -> Iterator[None]:
             kubectl("-n", namespace, "delete", "secret", SECRET)
 
 
+def more_conf() -> Mapping[str, str]:
+    """Raises `Unfit`."""
+    try:
+        found = json.loads(os.environ.get(CONF) or "{}")
+    except ValueError as error:
+        raise Unfit(f"{CONF} is no JSON: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        raise Unfit(f'{CONF} must be a JSON object of texts, such as {{"spark.kubernetes.node.selector.zone": "a"}}')
+    return found
+
+
+def last_line(error: subprocess.CalledProcessError) -> str:
+    return str((error.stderr or "").strip().rpartition("\n")[2]) or f"kubectl ended with {error.returncode}"
+
+
 def server() -> str:
     """The API server of the kubeconfig's current context."""
     return kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
 
 
 def kubectl(*words: str, told: str | None = None) -> str:
-    done = subprocess.run(["kubectl", *words], input=told, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    """What it prints. Raises `CalledProcessError`, which has what it complains of."""
+    done = subprocess.run(["kubectl", *words], input=told, capture_output=True, text=True, check=False, timeout=300)
+    try:
+        done.check_returncode()
+    except subprocess.CalledProcessError as error:
+        error.add_note(done.stderr.strip())
+        raise
     return done.stdout.strip()
 
 
