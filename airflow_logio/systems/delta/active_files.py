@@ -50,6 +50,13 @@ def active_files(table: Any) -> Sequence[ActiveFile]:
     return [_file(row) for row in rows]
 
 
+def named_of(table: Any, paths: Sequence[str]) -> set[str]:
+    """Those of the paths that are files of a table of delta-rs, as it is loaded."""
+    there = pa.table(table.get_add_actions()).column("path")
+    wanted = pa.array(paths, there.type)
+    return set(wanted.filter(pc.is_in(wanted, there)).to_pylist())
+
+
 _READ = ("path", "size_bytes", "partition", "min", "max")
 
 

@@ -218,8 +218,6 @@ class _Attempt:
         """Load, decide, commit, until what is decided is that nothing is left to do."""
         committed: tuple[LoadedTable, Commit] | None = None
         for number in range(_CONFLICTS):
-            if number:
-                time.sleep(_PAUSE_SECONDS * number * random.uniform(0.5, 1.5))
             # After a commit nothing but the table itself, read anew, says what became of it.
             if (loaded := self._loaded(is_opening, anew=committed is not None)) is None:
                 continue  # it was just made
@@ -227,6 +225,9 @@ class _Attempt:
                 raise ExternalUnavailable(
                     f"{self._client.named}: nothing could be committed: {self._client.last_error}"
                 )
+            if committed is not None and not loaded.has(committed[1]):
+                _pause(number)
+                loaded = self._loaded(is_opening, anew=False) or loaded
             has_files = self._files is not None
             commit = decide(loaded)
             if commit is None:
@@ -426,8 +427,13 @@ class _Records:
 
 def _still_there(loaded: LoadedTable, commit: Commit) -> Sequence[WrittenFile]:
     """Those of the files that the version names: others were refused with their commit, or are replaced since."""
-    named = {file.path for file in loaded.files}
+    named = loaded.named_of([file.path for file in commit.added])
     return [file for file in commit.added if file.path in named]
+
+
+def _pause(number: int) -> None:
+    """Others were faster, the time of this number: let them finish."""
+    time.sleep(_PAUSE_SECONDS * number * random.uniform(0.5, 1.5))
 
 
 def delta_target(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.systems.delta.active_files import ActiveFile, active_files
+from airflow_logio.systems.delta.active_files import ActiveFile, active_files, named_of
 from airflow_logio.systems.delta.table_columns import TableColumns, arrow_type
 from airflow_logio.systems.delta.table_place import LOG, TablePlace, plain
 from airflow_logio.systems.delta.table_rows import ABOUT, TableRows
@@ -68,6 +68,15 @@ class LoadedTable:
     @cached_property
     def files(self) -> Sequence[ActiveFile]:
         return active_files(self.table)
+
+    def named_of(self, paths: Sequence[str]) -> set[str]:
+        """Those of the paths that are data files of the version. It makes no objects of the others, of which there may be
+        very many."""
+        return named_of(self.table, paths)
+
+    def has(self, commit: Commit) -> bool:
+        """Whether what the commit has changed of `rows` is there, and no other commit has changed it since."""
+        return all(self.number(name) == number for name, number in commit.rows.items())
 
     @cached_property
     def _history(self) -> list[Mapping[str, Any]]:

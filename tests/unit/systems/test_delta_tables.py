@@ -16,7 +16,7 @@ import pytest
 
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.errors import ConfigurationError, Fenced, LockHeld, LogInconsistent, WriteRefused
-from airflow_logio.systems.delta import delta_target, table_rows
+from airflow_logio.systems.delta import active_files, delta_target, table_rows
 from airflow_logio.systems.delta.table_log import Commit, LoadedTable, TableLog
 from tests.support.delta_tables import (
     COLUMNS,
@@ -215,6 +215,31 @@ def test_a_vacuum_without_retention_before_a_commit_loses_nothing(
     run = DeltaRun(appending(), lake)
     run.begin(orders(1))
     before_commit(vacuum)
+    run.write(3, orders(2))
+    assert ids(lake) == [1, 2]
+
+
+def test_only_a_commit_that_others_have_taken_is_waited_for(
+    lake: str, before_commit: Callable[[Before], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[int] = []
+    monkeypatch.setattr(delta_target, "_pause", pauses.append)
+    run, other = DeltaRun(appending(), lake), DeltaRun(appending(), lake, "run2", started=STARTED + 9)
+    run.begin(orders(1))
+    run.write(3, orders(2))
+    assert not pauses
+    before_commit(lambda: other.begin(orders(3)))
+    run.write(4, orders(4))
+    assert (pauses, ids(lake)) == ([1], [1, 2, 3, 4])
+
+
+def test_what_is_appended_is_looked_for_without_an_object_for_each_file_of_the_table(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5,000 files they would be half of a commit's CPU time."""
+    run = DeltaRun(appending(), lake)
+    run.begin(orders(1))
+    monkeypatch.delattr(active_files.ActiveFile, "__init__")
     run.write(3, orders(2))
     assert ids(lake) == [1, 2]
 
