@@ -41,10 +41,11 @@ class BucketLakeFolders(LakeFolders):
     def __init__(self, tmp_path: Path, warehouse_url: str, objects: ObjectStore) -> None:
         super().__init__(tmp_path, warehouse_url)
         self.objects = objects
+        self.scratch = tmp_path / "s3a"
         self.root = objects.new_url("lake/payloads")
 
     def settings(self) -> dict[str, object]:
-        conf = {"spark.executor.memory": "600m", "spark.ui.enabled": "false", **s3a_classes()}
+        conf = {"spark.executor.memory": "600m", "spark.ui.enabled": "false", **s3a_classes(self.scratch)}
         spark = SparkSettings(MASTER, conf=conf, env_vars=dict(self.objects.variables))
         return {**super().settings(), "payloads": self.root, "spark": spark}
 

@@ -38,9 +38,11 @@ def why_no_hadoop_aws() -> str | None:
     return None
 
 
-def s3a_classes() -> dict[str, str]:
-    """Settings of Spark with which drivers and executors of this machine know ``s3a://``. Raises `NotFetched`."""
-    return {f"spark.{who}.extraClassPath": f"{hadoop_aws()}/*" for who in ("driver", "executor")}
+def s3a_classes(scratch: Path) -> dict[str, str]:
+    """Settings of Spark with which drivers and executors of this machine know ``s3a://``, whose parts wait in the folder
+    before they are put. Raises `NotFetched`."""
+    classes = {f"spark.{who}.extraClassPath": f"{hadoop_aws()}/*" for who in ("driver", "executor")}
+    return {**classes, "spark.hadoop.fs.s3a.buffer.dir": str(scratch)}
 
 
 def s3a_settings(store: ObjectStore, bucket: str) -> dict[str, str]:

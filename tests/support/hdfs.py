@@ -132,11 +132,13 @@ class Hdfs:
     def _java(self, main: str, *words: str) -> Sequence[str]:
         names = f"-Djdk.net.hosts.file={self.folder / 'hosts'}"
         java = str(_java_home() / "bin" / "java")
-        return [java, *HEAP, names, "-cp", f"{self.conf}:{programs()}/*", main, *words]
+        scratch = f"-Djava.io.tmpdir={self.folder / 'java'}"
+        return [java, *HEAP, names, scratch, "-cp", f"{self.conf}:{programs()}/*", main, *words]
 
     def _write(self) -> None:
         here, port = self.address, self.ports
         self.conf.mkdir(parents=True)
+        (self.folder / "java").mkdir()
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.0.1 {os.uname().nodename}\n")
         (self.conf / "log4j.properties").write_text(LOG4J)
         (self.conf / "core-site.xml").write_text(

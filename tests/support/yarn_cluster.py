@@ -174,6 +174,7 @@ class YarnCluster:
 
     def start(self, *nodes: str) -> None:
         (self.folder / "etc").mkdir(parents=True)
+        (self.folder / "java").mkdir()
         self._write_names()
         self._write(self.conf, {})
         if self.has_hdfs:
@@ -272,7 +273,8 @@ class YarnCluster:
 
     def _java(self, kind: str, conf: Path) -> list[str]:
         java = Path(self._environment["JAVA_HOME"]) / "bin" / "java"
-        return [str(java), *HEAP, self._names, "-cp", f"{conf}:{programs()}/*", MAINS[kind]]
+        scratch = f"-Djava.io.tmpdir={self.folder / 'java'}"
+        return [str(java), *HEAP, self._names, scratch, "-cp", f"{conf}:{programs()}/*", MAINS[kind]]
 
     @property
     def _names(self) -> str:
@@ -356,6 +358,8 @@ class YarnCluster:
             "yarn.nodemanager.disk-health-checker.min-free-space-per-disk-mb": 0,
             "yarn.nodemanager.sleep-delay-before-sigkill.ms": 250,
             "yarn.scheduler.minimum-allocation-mb": 128,
+            "yarn.node-labels.fs-store.root-dir": f"file://{self.folder}/tmp/node-labels",
+            "yarn.node-attribute.fs-store.root-dir": f"file://{self.folder}/tmp/node-attributes",
             "yarn.resourcemanager.connect.max-wait.ms": 20000,
             "yarn.resourcemanager.connect.retry-interval.ms": 1000,
             "yarn.nodemanager.resourcemanager.connect.max-wait.ms": 900_000,  # else a node ends its containers, and itself

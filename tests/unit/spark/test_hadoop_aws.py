@@ -43,7 +43,7 @@ spark.stop()
 
 
 @pytest.mark.parametrize("store", ["objects", "proxied_objects"])
-def test_spark_reads_what_arrow_has_put(store: str, request: pytest.FixtureRequest) -> None:
+def test_spark_reads_what_arrow_has_put(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """By settings of the session, which the process has not, past errors that pass; and a `FolderSource`
     by options of its reader alone, in a bucket of its own: Hadoop keeps a client for each bucket."""
     if why := why_no_hadoop_aws():
@@ -57,7 +57,7 @@ def test_spark_reads_what_arrow_has_put(store: str, request: pytest.FixtureReque
             pq.write_table(table, f"{other}/é x/{number}.parquet", filesystem=objects.files())
         query = f"scheme=http&endpoint_override=127.0.0.1:{way.port}&region=us-east-1&consistent=yes"
         fault = way.fail(named("GetObject"), SLOW_DOWN, times=2)
-        at_launch = {**s3a_classes(), "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+        at_launch = {**s3a_classes(tmp_path / "s3a"), "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
         in_session = s3a_settings(objects.through(way.port), bucket)
         command = [sys.executable, "-c", PROGRAM, json.dumps(at_launch), f"s3a://{bucket}/t/é x.parquet"]
         done = subprocess.run(
