@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from pathlib import Path
 
 from msgspec import structs
 
@@ -16,7 +15,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import parse_url, shown
 from airflow_logio.errors import ConfigurationError, Fenced, ManagerUnavailable, NeverFits, SubmissionUnknown
 from airflow_logio.launch import spark_settings, spark_submit
-from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY
+from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY, checked_file
 from airflow_logio.launch.driver_config import DriverKind, Launch
 from airflow_logio.launch.managers.cluster_manager import ClusterManager
 from airflow_logio.launch.managers.known_managers import Managers
@@ -42,10 +41,8 @@ def check_possible(settings: SparkSettings, log_url: str, kind: DriverKind, *, s
             "machine: use PostgreSQL for the log"
         )
     named = settings.conf.get(CONNECTIONS_PROPERTY)
-    if named is not None and not Path(named).is_absolute():
-        raise ConfigurationError(
-            f"{CONNECTIONS_PROPERTY}={named} is no absolute path: a driver starts in a folder of its own on its node"
-        )
+    if named is not None:
+        checked_file(named, CONNECTIONS_PROPERTY)
     if standby:
         raise ConfigurationError(
             "a process that stands by is on its driver's machine, which only the launching machine can be: leave standby "

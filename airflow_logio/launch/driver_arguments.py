@@ -15,14 +15,18 @@ from pathlib import Path
 import msgspec
 
 from airflow_logio import __version__
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.records.driver_records import Claim, Submission
+from airflow_logio.systems.hdfs_roots import is_hdfs, parsed
 
 APPLICATION_PROPERTY = "spark.logio.application"
 """Where the nodes have `logio_driver.py`, if not where this machine has it: a path, or ``local:///path`` in an image."""
 CONNECTIONS_PROPERTY = "spark.logio.connections"
-"""Which file of the nodes says where the log is, if their environment does not: a path."""
+"""Which file of the nodes says where the log is, if their environment does not: a path, or ``hdfs://host:port/path``."""
 CONNECTIONS_VARIABLE = "LOGIO_CONNECTIONS"
-"""The variable of the nodes' environment with that path."""
+"""The variable of the nodes' environment that names it as well."""
+FILE = "the file of connections"
+"""For messages."""
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
 """YARN's name of a container: maybe an epoch of its manager, then application, attempt, number."""
 _STANDALONE = re.compile(r"driver-\d+-\d+")
@@ -39,16 +43,15 @@ class DriverArguments:
     nonce: str
     submission: Submission
     """Without id and attempt: the driver finds out both itself."""
-    connections: Path | None = None
-    """The node's file; None: the environment says which."""
+    connections: str | None = None
+    """The node's file, or one in HDFS, as `checked_file` has it; None: the environment says which."""
     version: str = __version__
     """Of this package, where it was submitted."""
 
     @classmethod
     def of(cls, claim: Claim, submission: Submission, conf: Mapping[str, str]) -> DriverArguments:
         """Those of a claim; `conf` is what the group's properties have become."""
-        named = conf.get(CONNECTIONS_PROPERTY)
-        file = None if named is None else Path(named)
+        file = conf.get(CONNECTIONS_PROPERTY)
         return cls(claim.run_uid, claim.group, claim.incarnation, claim.nonce, submission, file)
 
     def words(self) -> list[str]:
@@ -65,7 +68,7 @@ class DriverArguments:
             "cluster": self.submission.cluster,
             "access": self.submission.access,
             "version": self.version,
-            "connections": "" if self.connections is None else str(self.connections),
+            "connections": self.connections or "",
         }
         return [f"--{name}={value}" for name, value in said.items() if value]
 
@@ -79,7 +82,7 @@ class DriverArguments:
         parser.add_argument("--cluster", default="")
         parser.add_argument("--access", default="")
         parser.add_argument("--version", default="")
-        parser.add_argument("--connections", type=Path)
+        parser.add_argument("--connections")
 
     @staticmethod
     def missing(found: argparse.Namespace) -> list[str]:
@@ -94,6 +97,25 @@ class DriverArguments:
             found.manager, found.address, found.name, found.namespace, cluster=found.cluster, access=found.access
         )
         return cls(found.run, found.group, found.incarnation, found.nonce, submission, found.connections, found.version)
+
+
+def checked_file(named: str, by: str) -> str:
+    """The file of connections that property or variable `by` names: one that all nodes can find. Raises `ConfigurationError`,
+    without what may be secret in an address."""
+    if is_hdfs(named):
+        if not parsed(named, FILE)[1]:
+            raise ConfigurationError(f"{by} names {named}, which is no file: give hdfs://host:port/path of one")
+    elif "://" in named:
+        raise ConfigurationError(
+            f"{by} names an address {named.partition('://')[0]}://..., where drivers do not look for connections: give the "
+            "path of a file that every node has, or hdfs://host:port/path"
+        )
+    elif not Path(named).is_absolute():
+        raise ConfigurationError(
+            f"{by} names {named}, which is no absolute path: a driver starts in a folder of its own on its node. Give "
+            "one, or hdfs://host:port/path"
+        )
+    return named
 
 
 def own_submission(told: Submission, environment: Mapping[str, str], folder: Path) -> Submission:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +16,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.driver.on_node.container import PREFIX
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.launcher import launch_group
+from airflow_logio.launch.nodes import hdfs_connections
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.systems.payloads.hdfs_client import Hdfs as Client
+from tests.support.hdfs import Hdfs, hdfs
+from tests.support.listening import Listener
 from tests.support.nodes import Node, NodeLauncher, NodeProcess, words_of
 from tests.support.running import Running
+from tests.support.yarn_cluster import free_port, why_no_yarn
 
 pytestmark = pytest.mark.acceptance
 
@@ -74,6 +81,14 @@ PASSWORD = "pw-of-the-log"
 
 def with_password(url: str) -> str:
     return url.replace("@", f":{PASSWORD}@", 1)
+
+
+def put(content: bytes, url: str) -> None:
+    """As a person would, for one user only."""
+    folder, _, name = url.rpartition("/")
+    file = Client(folder).begun(name)
+    file.write(content)
+    file.complete()
 
 
 class Cluster:
@@ -225,3 +240,106 @@ def test_a_node_that_lacks_what_a_pipeline_needs_parks_its_group(cluster: Cluste
     cluster.node.file.chmod(0o640)
     loose = cluster.started(claim)
     assert loose.wait() == 1 and f"chmod 600 {cluster.node.file}" in loose.output
+
+
+# --- connections in HDFS ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    pytest.importorskip("hdfs_native")
+    if (why := why_no_yarn()) is not None:
+        pytest.skip(why)
+    with hdfs(tmp_path_factory.mktemp("hdfs")) as found:
+        yield found
+
+
+def test_connections_in_hdfs_are_waited_for_and_the_result_is_exact(cluster: Cluster, store: Hdfs) -> None:
+    """The NameNode dies with the first driver, and is back when the second one has asked it."""
+    url = f"{store.url}/etl/connections.json"
+    put(json.dumps(cluster.says).encode(), url)
+    cluster.node.named = url
+    run = cluster.run
+    run.until(cluster.mark.exists, "the first driver dies", timeout=300)
+    store.kill("namenode")
+    try:
+        run.until(
+            lambda: any("waiting for HDFS" in one.output for one in cluster.launcher.drivers.values()),
+            "the second one waits",
+            timeout=300,
+        )
+    finally:
+        store.start_daemon("namenode")
+        store.wait()
+    run.finish(timeout=300)
+    assert cluster.rows() == [(number, 2 * number) for number in range(NUMBERS)]
+    assert run.status("all").incarnation == 2
+    outputs = [one.output for one in cluster.launcher.drivers.values()]
+    assert not any(secret in output for output in outputs for secret in (PASSWORD, cluster.warehouse_url))
+
+
+def test_connections_in_hdfs_that_others_reach_or_no_driver_can_read_are_refused(
+    cluster: Cluster, store: Hdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, text = f"{store.url}/refused/connections.json", json.dumps(cluster.says).encode()
+    put(text, url)
+    client, path = Client(url).client, "/refused/connections.json"
+    me = client.get_file_info(path).owner
+    assert hdfs_connections.read(url) == text
+    loose = f"others may read or change it (mode 0640): hdfs dfs -chmod 600 {url}"
+    foreign = (
+        f"belongs to 'anna', while drivers are {me!r} to HDFS: hdfs dfs -chown {me} {url}, or set HADOOP_USER_NAME=anna"
+    )
+    for spoil, says in (
+        (lambda: client.set_permission(path, 0o640), loose),
+        (lambda: (client.set_permission(path, 0o600), client.set_owner(path, "anna")), foreign),
+        (lambda: client.delete(path), f"file {url}, which is to say where the log is, does not exist: put it there"),
+        (lambda: client.mkdirs(path, 0o700, True), "is a folder: name the file in it"),
+    ):
+        spoil()
+        with pytest.raises(ConfigurationError) as refused:
+            hdfs_connections.read(url)
+        assert says in str(refused.value) and PASSWORD not in str(refused.value)
+    closed = f"{store.url}/refused/closed.json"
+    put(text, closed)
+    monkeypatch.setenv("HADOOP_USER_NAME", "berta")
+    with pytest.raises(ConfigurationError, match=r"(?s)Permission denied.*HADOOP_USER_NAME: make that user the owner"):
+        hdfs_connections.read(closed)
+    monkeypatch.delenv("HADOOP_USER_NAME")
+
+    put(b'{"log": "postgresql://logio:hunter22@db/logio", "conections": {}}', f"{store.url}/wrong.json")
+    claim = cluster.claimed()
+    cluster.node.named = f"{store.url}/wrong.json"
+    driver = cluster.started(claim)
+    assert driver.wait() == 1
+    assert "unknown field `conections`" in driver.output and f"{store.url}/wrong.json" in driver.output
+    assert "hunter22" not in driver.output and not scratch_of(driver)
+
+
+def never_answers(connection: socket.socket) -> None:
+    while connection.recv(1 << 20):
+        pass
+
+
+def test_hdfs_that_stays_unavailable_or_silent_is_given_up(store: Hdfs) -> None:
+    silent = Listener(never_answers)
+    try:
+        for port, seconds, says in (
+            (free_port("127.0.0.1"), 5.0, "Connection refused"),
+            (silent.port, 0.5, "no answer"),
+        ):
+            with pytest.raises(ConfigurationError) as refused:
+                hdfs_connections.read(f"hdfs://127.0.0.1:{port}/c.json", seconds)
+            assert f"for {seconds:g} s: " in str(refused.value) and says in str(refused.value)
+            assert "does this node reach them? If the group is parked by then: `logio retry`" in str(refused.value)
+    finally:
+        silent.close()
+    url = f"{store.url}/blocked.json"
+    put(b"{}", url)
+    store.kill("datanode")
+    try:
+        with pytest.raises(ConfigurationError, match=r"could not be read by node .* for 5 s"):
+            hdfs_connections.read(url, 5.0)
+    finally:
+        store.start_daemon("datanode")
+        store.wait()

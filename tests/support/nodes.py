@@ -23,10 +23,12 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Node:
-    """One machine; `folder` is the manager's. What it says to drivers is in a file of mode 0600."""
+    """One machine; `folder` is the manager's. What it says to drivers is in a file of mode 0600; its variable may name
+    another one."""
 
     folder: Path
     says: Mapping[str, object]
+    named: str | None = None
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -48,7 +50,9 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=inherited | {"PYTHONPATH": str(ROOT), CONNECTIONS_VARIABLE: str(self.file)} | environment,
+                env=inherited
+                | {"PYTHONPATH": str(ROOT), CONNECTIONS_VARIABLE: self.named or str(self.file)}
+                | environment,
                 cwd=place,
                 close_fds=True,
                 start_new_session=True,

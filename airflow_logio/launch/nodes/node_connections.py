@@ -1,6 +1,6 @@
 """Where the log is, and what else is secret, as a node says it to the drivers that a cluster manager starts there.
 
-It is one JSON object, in a file of the node or in a variable that comes from a Secret::
+It is one JSON object, in a file of the node or of HDFS, or in a variable that comes from a Secret::
 
     {"log": "postgresql://logio:...@db/logio",
      "payloads": "/shared/payloads",
@@ -22,7 +22,8 @@ import msgspec
 
 from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY, CONNECTIONS_VARIABLE
+from airflow_logio.launch.driver_arguments import CONNECTIONS_PROPERTY, CONNECTIONS_VARIABLE, checked_file
+from airflow_logio.systems.hdfs_roots import is_hdfs
 from airflow_logio.systems.payload_roots import payload_root
 
 CONTENT_VARIABLE = "LOGIO_CONNECTIONS_JSON"
@@ -55,7 +56,7 @@ class NodeConnections:
     """Variables for pipelines that name them."""
 
 
-def of_this_node(named: Path | None, environment: MutableMapping[str, str]) -> NodeConnections:
+def of_this_node(named: str | None, environment: MutableMapping[str, str]) -> NodeConnections:
     """From the file that is named, or that the environment names, or from the environment itself; a variable that holds it is
     taken out of `environment`, so that no child of this process has it.
 
@@ -64,14 +65,14 @@ def of_this_node(named: Path | None, environment: MutableMapping[str, str]) -> N
     content = environment.pop(CONTENT_VARIABLE, None)
     variable = environment.get(CONNECTIONS_VARIABLE)
     if named is not None:
-        return _read(named)
+        return _read(checked_file(named, CONNECTIONS_PROPERTY))
     if variable and content:
         raise ConfigurationError(
             f"both {CONNECTIONS_VARIABLE} and {CONTENT_VARIABLE} are set for this driver, and only one of them can say where "
             "the log is: set one"
         )
     if variable:
-        return _read(Path(variable))
+        return _read(checked_file(variable, CONNECTIONS_VARIABLE))
     if content:
         return _checked(content.encode(), f"variable {CONTENT_VARIABLE}")
     raise ConfigurationError(
@@ -80,10 +81,16 @@ def of_this_node(named: Path | None, environment: MutableMapping[str, str]) -> N
     )
 
 
-def _read(path: Path) -> NodeConnections:
+def _read(file: str) -> NodeConnections:
+    if is_hdfs(file):
+        from airflow_logio.launch.nodes import hdfs_connections  # HDFS's client is where the file is there, and is slow
+
+        return _checked(hdfs_connections.read(file), f"file {file}")
+    return _of_path(Path(file))
+
+
+def _of_path(path: Path) -> NodeConnections:
     place = f"file {path}"
-    if not path.is_absolute():
-        raise ConfigurationError(f"{place} of connections is no absolute path: a driver starts in a folder of its own")
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

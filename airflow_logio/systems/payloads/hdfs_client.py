@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable
-from airflow_logio.systems.hdfs_roots import SCHEME, parsed
+from airflow_logio.systems.hdfs_roots import SCHEME, STORE, parsed
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 _SETTINGS = {
@@ -27,13 +27,15 @@ _FULL_OF = re.compile(r"PathIsNotEmptyDirectoryException")
 
 
 class Hdfs:
-    """A root ``hdfs://host:port/path``, or ``hdfs://nameservice/path``. Raises `ConfigurationError`.
+    """A root ``hdfs://host:port/path``, or ``hdfs://nameservice/path``, and `what` is there, for messages. Raises
+    `ConfigurationError`.
 
     Methods raise FileNotFoundError, FileExistsError, `LogUnavailable`, `ConfigurationError`; OSError for damaged blocks.
     """
 
-    def __init__(self, root: str) -> None:
-        self.authority, self.path = parsed(root)
+    def __init__(self, root: str, what: str = STORE) -> None:
+        self.authority, self.path = parsed(root, what)
+        self._what = what
         self.root = f"{SCHEME}{self.authority}{self.path}"
         self._client: tuple[int, Any] | None = None
 
@@ -114,7 +116,7 @@ class Hdfs:
 
     def _meaning(self, error: Exception) -> LogioError | OSError:
         said = str(error)
-        text = f"the payload store {self.root}: {_short(error)}"
+        text = f"{self._what} {self.root}: {_short(error)}"
         if _OTHER_NAMENODE.search(said):
             return ConfigurationError(
                 f"{text}: {self.authority!r} is no host with a port, so that drivers and executors need HADOOP_CONF_DIR, "
@@ -122,8 +124,8 @@ class Hdfs:
             )
         if _REFUSED.search(said):
             return ConfigurationError(
-                f"{text}. Drivers and executors work there as the user of their process, or of HADOOP_USER_NAME: give it the "
-                "folder of the payload store (hdfs dfs -chown)"
+                f"{text}. Drivers and executors work there as the user of their process, or of HADOOP_USER_NAME: make that "
+                "user the owner (hdfs dfs -chown)"
             )
         if _NEVER.search(said):
             return ConfigurationError(text)
@@ -136,7 +138,7 @@ class Hdfs:
             from hdfs_native import Client
         except ImportError:
             raise ConfigurationError(
-                f"the payload store {self.root} is reached by the package hdfs-native, which is not installed here: install "
+                f"{self._what} {self.root} is reached by the package hdfs-native, which is not installed here: install "
                 "airflow-logio[hdfs] where drivers run, and hdfs-native on executors"
             ) from None
         with self.translated():

@@ -20,7 +20,9 @@ KUBERNETES = Submission("kubernetes", "https://api:6443", "logio-abababab-sums-3
 
 
 @pytest.mark.parametrize("submission", [YARN, STANDALONE, KUBERNETES])
-@pytest.mark.parametrize("conf", [{}, {CONNECTIONS_PROPERTY: "/etc/logio/with space.json"}])
+@pytest.mark.parametrize(
+    "conf", [{}, {CONNECTIONS_PROPERTY: "/etc/with space.json"}, {CONNECTIONS_PROPERTY: "hdfs://nn:8020/c.json"}]
+)
 def test_the_words_say_all_and_are_no_secret(submission: Submission, conf: dict[str, str]) -> None:
     parser = argparse.ArgumentParser()
     DriverArguments.add_to(parser)
@@ -28,7 +30,7 @@ def test_the_words_say_all_and_are_no_secret(submission: Submission, conf: dict[
     assert DriverArguments.parsed(parser.parse_args(told.words())) == told
     assert (told.run_uid, told.group, told.incarnation, told.nonce) == (CLAIM.run_uid, "sums[2]", 3, "n0nce")
     assert told.version == __version__
-    assert told.connections == (Path("/etc/logio/with space.json") if conf else None)
+    assert told.connections == conf.get(CONNECTIONS_PROPERTY)
 
 
 def test_a_version_that_is_not_said_is_another_one() -> None:

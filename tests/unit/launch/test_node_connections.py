@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,12 +24,12 @@ ALL = {
 SECRET = "hunter22"
 
 
-def file_of(folder: Path, content: object, mode: int = 0o600) -> Path:
+def file_of(folder: Path, content: object, mode: int = 0o600) -> str:
     file = folder / "connections.json"
     text = content if isinstance(content, str) else json.dumps(content)
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     file.chmod(mode)
-    return file
+    return str(file)
 
 
 def test_all_that_a_node_can_say(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_mounted_secret_has_the_modes_of_its_volume(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to(newest.name)
     link = tmp_path / "connections.json"
     link.symlink_to("..data/connections.json")
-    assert of_this_node(link, {}).log_url == LOG
+    assert of_this_node(str(link), {}).log_url == LOG
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])
@@ -105,12 +107,28 @@ def test_what_drivers_cannot_use_is_refused_without_its_secrets(tmp_path: Path, 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for named, said in (
-        (tmp_path / "none.json", "does not exist on this node: every node"),
-        (Path("relative.json"), "no absolute path"),
-        (tmp_path, "cannot be read: Is a directory"),
+        (str(tmp_path / "none.json"), "does not exist on this node: every node"),
+        ("relative.json", "no absolute path"),
+        (str(tmp_path), "cannot be read: Is a directory"),
+        (f"s3a://key:{SECRET}@bucket/c.json", "names an address s3a://..., where drivers do not look"),
+        (f"hdfs://anna:{SECRET}@nn:8020/c.json", "the file of connections hdfs://... names no NameNode, or a user"),
+        ("hdfs://nn:8020/", "which is no file"),
     ):
-        with pytest.raises(ConfigurationError, match=said):
-            of_this_node(named, {})
+        for given, environment in ((named, {}), (None, {CONNECTIONS_VARIABLE: named})):
+            with pytest.raises(ConfigurationError, match=said) as refused:
+                of_this_node(given, environment)
+            assert SECRET not in str(refused.value)
+
+
+def test_a_local_file_loads_no_client_of_hdfs(tmp_path: Path) -> None:
+    """Nor what reads files elsewhere: a driver starts with it."""
+    file = file_of(tmp_path, {"log": LOG})
+    script = (
+        "import sys; from airflow_logio.launch.nodes.node_connections import of_this_node; "
+        f"of_this_node({file!r}, {{}}); print({{'hdfs_native', 'pyarrow', 'fsspec'}} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_a_node_that_says_nothing_or_two_things_is_refused(tmp_path: Path) -> None:
