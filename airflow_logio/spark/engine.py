@@ -221,8 +221,9 @@ class ClassicEngine(SparkEngine):
         session.stop()
 
 
-_OF_YARN = "spark.org.apache.hadoop.yarn.server.webproxy.amfilter.AmIpFilter.param.PROXY_URI_BASES"
-"""Where YARN's proxy shows a driver that YARN has started; set by its ApplicationMaster."""
+_OF_YARN = "spark.org.apache.spark.deploy.yarn.AmIpFilter.param.PROXY_URI_BASES"
+"""Where YARN's proxy shows a driver that YARN has started; set by its ApplicationMaster. Before Spark 4 it had Hadoop's
+filter."""
 _IN_POD = "spark.kubernetes.submitInDriver"
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -25,6 +26,7 @@ from airflow_logio.launch.managers.yarn import YarnManager
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.records.driver_records import Claim, Submission
 from airflow_logio.supervision.clusters.left_drivers import LeftDrivers
 from tests.support import hosts
@@ -244,6 +246,82 @@ def test_a_second_attempt_is_the_driver_if_the_first_had_not_registered(
             assert status.reported is not None and (status.incarnation, status.reported.attempt) == (1, 2)
         assert made.rows() == EXPECTED
         leaves_nothing(run, cluster)
+
+
+def test_a_second_attempt_ends_quietly_if_the_first_had_registered(
+    tmp_path: Path, postgres_url: str, postgres_warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler takes the container of a driver that works, and gives the application one again before any look finds the
+    driver dead."""
+    allow(2, monkeypatch)
+    with (
+        cluster_in(tmp_path, ("east",), 2, on_hosts=False, hdfs=False, queues=("default", "other")) as cluster,
+        gated(cluster, tmp_path, postgres_url, postgres_warehouse_url, recoveries=0) as made,
+    ):
+        run, bench = made.run, Bench(cluster)
+        made.until_held(10, LONG)
+        run.until(lambda: run.is_running("save"), "both work", timeout=LONG)
+        applications = {application_of(run, group): group for group in ("make", "save")}
+        stranger = bench.submitted("works", **{"spark.yarn.queue": "other"})
+        eventually(lambda: any(map(was_preempted(cluster), applications)), what="one is taken", timeout=LONG, every=0.2)
+        [taken] = filter(was_preempted(cluster), applications)
+        group, begun = applications[taken], time.monotonic()
+        bench.let_end(stranger)
+        eventually(lambda: not cluster.is_living(taken), what="the second attempt has ended", timeout=LONG, every=0.2)
+        assert list(cluster.attempts(taken)) == [1, 2]
+        assert cluster.application(taken)["finalStatus"] == "SUCCEEDED", "no third one is begun"
+        assert run.status(group).incarnation == 1 and "this driver exits before its first read" in cluster.output(taken)
+        run.until(lambda: run.is_running(group, 2), "the log's own successor works", timeout=LONG)
+        log.info("seconds to a successor that works: %.1f", time.monotonic() - begun)
+        for gate in GATES:
+            made.open(gate)
+        run.finish(timeout=LONG)
+        assert made.rows() == EXPECTED
+        drivers = [one for one in run.store.drivers(run.run.run_id) if one.group == group]
+        assert [one.was_taken for one in drivers] == [True, False], "it spends no budget: there is none"
+        leaves_nothing(run, cluster)
+
+
+def test_a_lake_is_exact_when_yarn_begins_its_driver_again_on_another_node(
+    tmp_path: Path, postgres_url: str, postgres_warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is lost in the middle of a job, and written off, before any look finds the driver dead. There is no budget."""
+    allow(2, monkeypatch)
+
+    def settings(says: NodeSays) -> SparkSettings:
+        node = write_node_file(tmp_path / "node.json", says["log"], says["connections"], {}, payloads=says["payloads"])
+        return settings_of(cluster, node, **{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "true"})
+
+    with (
+        cluster_in(tmp_path, ("east", "west"), 5, on_hosts=False, hdfs=False) as cluster,
+        cluster_lake(settings, tmp_path, postgres_url, postgres_warehouse_url, recoveries=0) as made,
+    ):
+        run, (first, *others) = made.run, made.gates
+        made.until_held(first, LONG)
+        application = application_of(run, "make")
+        link = SparkUi("").address([run.status("make")])
+        assert link == f"http://localhost:{cluster.ports['web']}/proxy/{application}/"
+        with urlopen(link, timeout=60) as page:
+            assert page.status == 200 and b"Spark Jobs" in page.read(), "YARN's proxy leads to the driver's UI"
+
+        def fault() -> None:
+            cluster.kill_node(cluster.node_of(application))
+            ends = lambda: len(cluster.attempts(application)) > 1 and not cluster.is_living(application)  # noqa: E731
+            eventually(ends, what="the second attempt has ended", timeout=LONG, every=0.5)
+
+        made.is_recovered("YARN begins it again on another node", fault, first, LONG)
+        assert list(cluster.attempts(application)) == [1, 2]
+        assert cluster.application(application)["finalStatus"] == "SUCCEEDED", "it ends quietly"
+        assert "this driver exits before its first read" in cluster.output(application)
+        for gate in others:
+            made.open(gate)
+        run.finish(timeout=2 * LONG)
+        log.info("seconds to the first new commit: %s", made.seconds)
+        drivers = [one for one in run.store.drivers(run.run.run_id) if one.group == "make"]
+        assert [(one.incarnation, one.was_taken) for one in drivers] == [(1, True), (2, False)]
+        made.assert_exact()
+        leaves_nothing(run, cluster)
+        made.leaves_nothing()
 
 
 def firsts(folder: Path) -> list[str]:

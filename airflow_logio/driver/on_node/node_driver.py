@@ -13,6 +13,7 @@ from pathlib import Path
 
 from airflow_logio.driver.endings import EXIT_CODES, Ending, cause_of, declare_dead, ending_of, park
 from airflow_logio.driver.on_node.container import Container
+from airflow_logio.driver.spark_session import IDLE_SECONDS, begin_idle_application
 from airflow_logio.errors import Fenced
 from airflow_logio.launch.driver_arguments import DriverArguments, own_submission
 from airflow_logio.launch.driver_config import FINISHED, REPLACED, DriverConfig
@@ -34,14 +35,20 @@ def drive(told: DriverArguments, drive_with: Callable[[DriverConfig], int]) -> i
     submission = own_submission(told.submission, os.environ, Path.cwd())
     container = Container.entered()
     node = node_connections.of_this_node(told.connections, os.environ)
+    has_begun = False
     try:
         found = _config(told, node, submission, container.folder)
+        has_begun = isinstance(found, DriverConfig)
         code = drive_with(found) if isinstance(found, DriverConfig) else found
     except Fenced as error:
         log.warning("%s", error)
         code = REPLACED
-    # YARN counts any other code as a failure, and may start the application again.
-    return FINISHED if code == REPLACED and submission.manager == YARN else code
+    if code != REPLACED or submission.manager != YARN:
+        return code
+    # To YARN it succeeds. Behind an attempt that fails, as one does that makes no Spark context, it may begin another one.
+    if not has_begun:
+        begin_idle_application().join(IDLE_SECONDS)
+    return FINISHED
 
 
 def _config(told: DriverArguments, node: NodeConnections, submission: Submission, folder: Path) -> DriverConfig | int:

@@ -69,7 +69,7 @@ def test_each_application_is_named_once() -> None:
     assert spark_ui.news([second]) == ["Group sums, incarnation 2: Spark application local-2"]
 
 
-YARN = "spark.org.apache.hadoop.yarn.server.webproxy.amfilter.AmIpFilter.param.PROXY_URI_BASES"
+YARN = "spark.org.apache.spark.deploy.yarn.AmIpFilter.param.PROXY_URI_BASES"
 REVERSE = {"spark.ui.reverseProxy": "true", "spark.ui.reverseProxyUrl": "https://gate/"}
 
 
