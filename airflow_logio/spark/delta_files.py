@@ -1,8 +1,8 @@
 """Data files of a Delta table that executors write, from the datasets of write actions; the driver commits them.
 
 A task reads some files of datasets, compares each with its manifest, and writes records by the code that the driver has for
-those of small events. Each file has a name that is used once, so what an attempt has left that failed, was killed, or is
-a second copy, no commit ever names.
+those of small events; a large file that is already what the table would get is copied. Each file has a name that is used
+once, so what an attempt has left that failed, was killed, or is a second copy, no commit ever names.
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_logio import errors
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, LogUnavailable
 from airflow_logio.spark.database_tasks import told
+from airflow_logio.spark.object_place import MOST_BYTES_OF_A_COPY, key_of, same_store
 from airflow_logio.systems.delta.action_records import ActionRecords, where_of
 from airflow_logio.systems.delta.table_columns import RecordColumns
-from airflow_logio.systems.delta.table_place import LOG, LocalTable, TablePlace, files_place
-from airflow_logio.systems.delta.written_files import FileWriter, WrittenFile
+from airflow_logio.systems.delta.table_place import LOG, BucketTable, LocalTable, TablePlace, files_place
+from airflow_logio.systems.delta.whole_files import statistics_as_it_is
+from airflow_logio.systems.delta.written_files import FileWriter, WrittenFile, new_path
 from airflow_logio.systems.payloads.dataset import Dataset, dataset_at
+from airflow_logio.systems.payloads.task_files import blocks
 
 TASK_BYTES = 32 * 2**20
 """Bytes of files of datasets, at least, for which there is a task: with fewer in all, the driver is faster than a job. A file
 is read by one task."""
+COPIED_BYTES = 16 * 2**20
+"""Files of datasets from which a table gets a copy, where that is the same: smaller ones would be many small files."""
 FILE_BYTES, HELD_BYTES = 64 * 2**20, 128 * 2**20
 """Of a task, in place of those of the driver: an executor has several, and little memory outside of its JVM."""
 
@@ -81,7 +87,7 @@ class TableFiles:
         firsts = tuple(accumulate((len(dataset.manifest.files) for dataset in datasets[:-1]), initial=0))
         tasks = _tasks([file.size for file in files])
         writing = Writing(
-            *(self._root, place.named, self._url, columns, records, prefix, tuple(actions), firsts),
+            *(self._root, place.named, self._url, columns, records, prefix, tuple(actions), firsts, COPIED_BYTES),
             (*tasks, len(files)),
         )
 
@@ -91,7 +97,7 @@ class TableFiles:
 
         where = _where_of_all(actions)
         lines = self._job(f"{where}: files of {columns.named}", job).to_pylist()
-        found = _named(where, lines, [file.records for file in files])
+        found = _named(where, lines, [file.records for file in files], partial(_copy, place, self._url))
         _check_seen(place, found)
         return found
 
@@ -134,19 +140,20 @@ def _where_of_all(actions: Sequence[WriteAction]) -> str:
     return f"write actions {first.number} to {last.number} of {first.operator!r}"
 
 
-def _named(where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> Sequence[WrittenFile]:
-    """The files of the attempts that the job has taken. Raises what a task has found, and `ExternalUnavailable` if not each
-    record of each file of the datasets, by their manifests, is in one of them."""
+def _named(
+    where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[int], copy: Callable[[str, int, str], None]
+) -> Sequence[WrittenFile]:
+    """The files of the attempts that the job has taken; `copy` is what copies one once more.
+
+    Raises what a task has found, and `ExternalUnavailable` if they do not have each record of each file of the datasets, by
+    their manifests.
+    """
     failed = [line for line in lines if line["error"]]
     if failed:
         first = min(failed, key=_urgency)
         raise told(first["error"], first["said"])
     read = [(line["source"], line["records"]) for line in lines if not line["path"]]
-    files = [
-        WrittenFile(line["path"], line["size"], json.loads(line["partition"]), line["stats"], line["records"])
-        for line in lines
-        if line["path"]
-    ]
+    files = [_file(line, copy) for line in lines if line["path"]]
     if sorted(read) != list(enumerate(counts)) or sum(file.records for file in files) != sum(counts):
         raise ExternalUnavailable(
             f"{where}: tasks have read {sum(count for _, count in read):,} records of {len(read):,} files, and written "
@@ -154,6 +161,12 @@ def _named(where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[int]
             "written again"
         )
     return files
+
+
+def _file(line: Mapping[str, Any], copy: Callable[[str, int, str], None]) -> WrittenFile:
+    path, size, source = line["path"], line["size"], line["copied"]
+    made = WrittenFile(path, size, json.loads(line["partition"]), line["stats"], line["records"])
+    return replace(made, again=partial(copy, source, size, path)) if source else made
 
 
 def _urgency(line: Mapping[str, Any]) -> tuple[bool, int]:
@@ -182,9 +195,6 @@ _ONE_PLACE = (
 
 # --- what tasks do, on executors: they need this package, no delta-rs, and reach payload store and table --------------
 
-RESULT = "source long, path string, size long, records long, partition string, stats string, error string, said string"
-"""The schema of what a task returns: a line for each file that it has read to its end, without a path, one for each that it
-has written, or one with the name of an error, and what it says. `source` is the file that it has read last."""
 _RESULT = pa.schema(
     [
         ("source", pa.int64()),
@@ -193,10 +203,15 @@ _RESULT = pa.schema(
         ("records", pa.int64()),
         ("partition", pa.string()),
         ("stats", pa.string()),
+        ("copied", pa.string()),
         ("error", pa.string()),
         ("said", pa.string()),
     ]
 )
+"""What a task returns: a line for each file that it has read to its end, without a path; one for each that it has written, or
+copied from `copied`; or one with the name of an error, and what it says. `source` is the file that it has read last."""
+RESULT = ", ".join(f"{field.name} {'long' if field.type == pa.int64() else 'string'}" for field in _RESULT)
+"""The same as Spark has it."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +232,8 @@ class Writing:
     """With the references of their datasets."""
     firsts: tuple[int, ...]
     """For each, the number of its first file: those of all are counted through."""
+    copied_bytes: int
+    """`COPIED_BYTES`."""
     tasks: tuple[int, ...]
     """The number of the first file of each task, and the number of files."""
 
@@ -250,19 +267,45 @@ class _Task:
             place, writing.columns, writing.prefix, file_bytes=FILE_BYTES, held_bytes=HELD_BYTES, kept_bytes=0
         )
         for self.source in files:
-            lines.append(_line(self.source, records=self._take(writer)))
+            copied = self._copied(place)
+            lines += copied or [_line(self.source, records=self._take(writer))]
         lines += (
             _line(self.source, file.path, file.size, file.records, json.dumps(dict(file.partition)), file.stats)
             for file in writer.end()
         )
         return lines
 
+    def _copied(self, place: TablePlace) -> list[dict[str, Any]]:
+        """The lines of a file that is large, and is copied as it is. None if its records are to be decoded."""
+        which, number = self._place()
+        dataset = self._dataset(which)
+        file = dataset.manifest.files[number]
+        if file.size < self._writing.copied_bytes or self._writing.columns.partition_by:
+            return []
+        dataset.check_file(number)
+        with dataset.reading(file), dataset.files.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
+            stats = statistics_as_it_is(self._writing.columns, parquet)
+            count = parquet.metadata.num_rows
+        if stats is None or count != file.records:  # the records are counted where they are decoded
+            return []
+        path, source = new_path(self._writing.prefix, self.source, {}), dataset.files.location(file.path)
+        _copy(place, self._writing.url, source, file.size, path)
+        return [
+            _line(self.source, records=count),
+            _line(self.source, path, file.size, count, "{}", stats, source),
+        ]
+
+    def _place(self) -> tuple[int, int]:
+        """Of the file that is read: the number of its dataset, and its own there."""
+        which = bisect_right(self._writing.firsts, self.source) - 1
+        return which, self.source - self._writing.firsts[which]
+
     def _take(self, writer: FileWriter) -> int:
         """The records of one file."""
         writing, found = self._writing, 0
-        which = bisect_right(writing.firsts, self.source) - 1
+        which, number = self._place()
         action = writing.actions[which]
-        for records in writing.records.in_files(action, self._dataset(which), self.source - writing.firsts[which]):
+        for records in writing.records.in_files(action, self._dataset(which), number):
             if records.num_rows:
                 writer.take(records, where_of(action))
                 found += records.num_rows
@@ -273,6 +316,15 @@ class _Task:
             action = self._writing.actions[which]
             self._datasets = {which: dataset_at(self._writing.root, where_of(action), str(action.dataset))}
         return self._datasets[which]
+
+
+def _copy(place: TablePlace, url: str, source: str, size: int, path: str) -> None:
+    """Copy a file of the payload store into the folder of a table: by the store itself, if it is the same one. No link: what
+    one of the two removes would not be gone, and what is changed would be changed in both."""
+    if isinstance(place, BucketTable) and size <= MOST_BYTES_OF_A_COPY and same_store(source, url):
+        place.copy(key_of(source), path)
+    else:
+        place.put_blocks(path, blocks(source, size))
 
 
 def _check_table(place: TablePlace, writing: Writing) -> None:
@@ -288,8 +340,9 @@ def _line(
     records: int = 0,
     partition: str = "",
     stats: str = "",
+    copied: str = "",
     error: str = "",
     said: str = "",
 ) -> dict[str, Any]:
-    what = (source, path, size, records, partition, stats, error, said)
+    what = (source, path, size, records, partition, stats, copied, error, said)
     return dict(zip(_RESULT.names, what, strict=True))

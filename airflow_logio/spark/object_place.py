@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 _MOST_BYTES_OF_A_KEY = 1024
 _MOST_BYTES_OF_AN_OBJECT = 10_000 * 10 * 2**20
 """S3 takes so many parts, and Arrow makes each so large."""
-_MOST_BYTES_OF_A_COPY = 5 * 2**30
+MOST_BYTES_OF_A_COPY = 5 * 2**30
 """What S3 copies in one request."""
 
 
@@ -95,7 +95,7 @@ class ObjectPlace(PublishedPlace):
         self._check_keys(copies)
         by_store, by_tasks = list[Copy](), list[Copy]()
         for copy in copies:
-            is_small = copy.size <= _MOST_BYTES_OF_A_COPY
+            is_small = copy.size <= MOST_BYTES_OF_A_COPY
             (by_store if is_small and same_store(copy.source, self._url) else by_tasks).append(copy)
         for _ in self.files.each(self._copy, by_store):
             pass
@@ -126,7 +126,7 @@ class ObjectPlace(PublishedPlace):
     def _copy(self, copy: Copy) -> None:
         """One request, and no byte of the file comes by here."""
         if not _is_there(self.files.system, copy.target, copy.size, copy.footer):
-            self.files.system.copy_file(_key_of(copy.source), copy.target)
+            self.files.system.copy_file(key_of(copy.source), copy.target)
 
     def _put(self, path: str, data: bytes) -> None:
         with whole_object(self.files.system, self.files.key(path)) as stream:
@@ -183,7 +183,7 @@ def _store_of(url: str) -> tuple[str | None, str | None]:
     return endpoint_of(url), dict(parse_qsl(urlsplit(url).query)).get("region")
 
 
-def _key_of(source: str) -> str:
+def key_of(source: str) -> str:
     """As Arrow has it: the bucket comes first."""
     parts = urlsplit(source)
     return f"{parts.netloc}{parts.path}"

@@ -19,6 +19,7 @@ from tests.bench import (
     constants,
     days,
     days_in_airflow,
+    delta_files,
     floods,
     growth,
     half_load,
@@ -104,7 +105,14 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("replicas", Postgres, lambda at, asked: replicas.measure(at, asked.runs)),
     ("airflow", Postgres, _in_airflow),
     ("constants", Databases, lambda at, _: constants.measure(at)),
-    ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
+    (
+        "spark",
+        Sqlite,
+        lambda at, asked: itertools.chain(
+            spark.measure(at, asked.runs, asked.events, asked.event_mb),
+            delta_files.measure(at, asked.runs, asked.table_records),
+        ),
+    ),
     ("spark_killed", Sqlite, lambda at, asked: spark_kills.measure(at, asked.runs, *asked.killed)),
     (
         "cluster",
@@ -143,6 +151,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--events", type=int, default=4, help="of DataFrames that are measured against scripts")
     parser.add_argument("--event-mb", type=int, default=256, help="MB of Parquet files in each of these events")
+    parser.add_argument("--table-records", type=int, default=8_000_000, help="of a Delta table that executors write")
     parser.add_argument(
         "--killed",
         type=int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -51,9 +51,13 @@ class TablePlace(ABC):
     def check(self) -> None:
         """Raises `ConfigurationError` if what the connection names is not there, or cannot refuse a second put."""
 
-    @abstractmethod
     def put(self, path: str, data: Any) -> None:
         """A new file, whole and durable. Nothing is ever overwritten: each name is used once."""
+        self.put_blocks(path, (data,))
+
+    @abstractmethod
+    def put_blocks(self, path: str, blocks: Iterable[Any]) -> None:
+        """As `put`, bit by bit. If reading them raises, what is there is garbage."""
 
     @abstractmethod
     def size(self, path: str) -> int | None:
@@ -99,13 +103,14 @@ class LocalTable(TablePlace):
         if not self._base.is_dir():  # to make it would hide a disk that is not mounted
             raise ConfigurationError(f"{self.named}: there is no folder {self._base}; make or mount it")
 
-    def put(self, path: str, data: Any) -> None:
+    def put_blocks(self, path: str, blocks: Iterable[Any]) -> None:
         target = self._folder / path
         with self.asked():
             make_durable(target.parent, 0o777)
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                for block in blocks:
+                    file.write(block)
                 file.flush()
                 os.fsync(file.fileno())
             _sync(target.parent)
@@ -162,9 +167,15 @@ class BucketTable(TablePlace):
             self._probe()
             _PROVEN.add(place)
 
-    def put(self, path: str, data: Any) -> None:
+    def put_blocks(self, path: str, blocks: Iterable[Any]) -> None:
         with self.asked(), whole_object(self._system, f"{self._root}/{path}") as stream:
-            stream.write(data)
+            for block in blocks:
+                stream.write(block)
+
+    def copy(self, key: str, path: str) -> None:
+        """A new file, as an object of the same store: the store copies it, and no byte comes by here."""
+        with self.asked():
+            self._system.copy_file(key, f"{self._root}/{path}")
 
     def size(self, path: str) -> int | None:
         with self.asked():

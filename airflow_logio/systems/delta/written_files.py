@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -44,6 +44,8 @@ class WrittenFile:
     records: int
     data: pa.Buffer | None = field(default=None, repr=False)
     """Its bytes, to be put again if it is removed before its commit is known. None if there are too many of them."""
+    again: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    """Puts it again, the same bytes, from where it was copied."""
 
     def action(self) -> Any:
         from deltalake.transaction import AddAction
@@ -108,9 +110,14 @@ def put(
     sink = pa.BufferOutputStream()
     pq.write_table(records, sink, compression="snappy")
     data = sink.getvalue()
-    path = f"{folder_of(partition)}{prefix}.{number}.{uuid4().hex}.parquet"
+    path = new_path(prefix, number, partition)
     place.put(path, data)
     return WrittenFile(path, data.size, partition, statistics(records), records.num_rows, data)
+
+
+def new_path(prefix: str, number: int, partition: Mapping[str, str | None]) -> str:
+    """A path that nothing has, and nothing else gets."""
+    return f"{folder_of(partition)}{prefix}.{number}.{uuid4().hex}.parquet"
 
 
 def folder_of(partition: Mapping[str, str | None]) -> str:
@@ -135,6 +142,9 @@ def check_there(place: TablePlace, files: Sequence[WrittenFile], version: int | 
         if size is None and file.data is not None:
             place.put(file.path, file.data)
             continue
+        if size is None and file.again is not None:
+            file.again()
+            continue
         what = (
             f"{place.named}: {file.path} had {file.size:,} bytes, and {'is gone' if size is None else f'has {size:,}'}"
         )
@@ -151,15 +161,19 @@ def check_there(place: TablePlace, files: Sequence[WrittenFile], version: int | 
 
 def statistics(records: pa.Table) -> str:
     """Count, nulls and bounds of a file, as JSON. Bounds only where all readers order values alike, and none is rounded."""
-    least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
-    for name, column in zip(records.schema.names[:STATISTICS], records.columns[:STATISTICS], strict=True):
-        if pa.types.is_nested(column.type):
-            continue
-        nulls[name] = column.null_count
+    columns = dict(zip(records.schema.names[:STATISTICS], records.columns[:STATISTICS], strict=True))
+    plain = {name: column for name, column in columns.items() if not pa.types.is_nested(column.type)}
+    return said_of(records.num_rows, {name: column.null_count for name, column in plain.items()}, plain)
+
+
+def said_of(count: int, nulls: Mapping[str, int], columns: Mapping[str, pa.ChunkedArray]) -> str:
+    """As `statistics`, of so many records; the bounds are those of `columns`, which need not have all values."""
+    least, greatest = dict[str, Any](), dict[str, Any]()
+    for name, column in columns.items():
         bounds = list(_bounds(column))
         if len(bounds) == 2:
             least[name], greatest[name] = bounds
-    said = {"numRecords": records.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    said = {"numRecords": count, "minValues": least, "maxValues": greatest, "nullCount": dict(nulls)}
     return json.dumps(said, ensure_ascii=False)
 
 

@@ -114,6 +114,10 @@ class Dataset:
         for _ in self.files.each(self._check, self.manifest.files):
             pass
 
+    def check_file(self, number: int) -> None:
+        """As `check`, of one file."""
+        self._check(self.manifest.files[number])
+
     def _check(self, file: DataFile) -> None:
         try:
             footer = self.files.footer(file.path, file.size)
@@ -153,7 +157,7 @@ class Dataset:
         tables = [schema.empty_table()]
         self.check()
         for file in self.manifest.files:
-            with self._reading(file), self.files.open(file.path) as opened:
+            with self.reading(file), self.files.open(file.path) as opened:
                 table = pq.read_table(opened, page_checksum_verification=True, partitioning=None)
             self._check_records(file, table.num_rows)
             tables.append(table.cast(schema))
@@ -199,7 +203,7 @@ class Dataset:
             schema = pa.schema([schema.field(name) for name in columns])
         # Neither whole row groups nor whole columns are fetched ahead.
         how: Mapping[str, Any] = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 2**20}
-        with self._reading(file), self.files.open(file.path) as source, pq.ParquetFile(source, **how) as opened:
+        with self.reading(file), self.files.open(file.path) as source, pq.ParquetFile(source, **how) as opened:
             size = _batch_records(opened.metadata)
             for batch in opened.iter_batches(batch_size=size, columns=columns, use_threads=False):
                 yield first + found, uniform(pa.Table.from_batches([batch]).cast(schema))
@@ -207,7 +211,8 @@ class Dataset:
         self._check_records(file, found)
 
     @contextmanager
-    def _reading(self, file: DataFile) -> Iterator[None]:
+    def reading(self, file: DataFile) -> Iterator[None]:
+        """What a block that reads the file raises, as `LogInconsistent` if it is damaged, else as the store's error."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
