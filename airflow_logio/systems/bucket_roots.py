@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from airflow_logio.dataflow.writers.bucket_clients import s3a_settings, s3fs_options
 from airflow_logio.errors import ConfigurationError
 
 _CREDENTIALS = (
@@ -112,30 +113,16 @@ class BucketRoot:
         """For the file system of fsspec."""
         match self.scheme:
             case "s3":
-                region = self.parameters.get("region")
-                options: dict[str, Any] = {"client_kwargs": {"region_name": region} if region else {}}
-                if self.endpoint:  # a bucket of another store need not be a name of its network
-                    options |= {"endpoint_url": self.endpoint, "config_kwargs": {"s3": {"addressing_style": "path"}}}
-                return options
+                return s3fs_options(self.url())
             case "gs":
                 return {"endpoint_url": self.endpoint} if self.endpoint else {}
         return {"anon": False}  # without it, adlfs asks for nothing but public containers
 
     def hadoop_options(self) -> dict[str, str]:
         """For Spark's reader: settings of Hadoop, of this bucket alone where it knows such."""
-        if self.endpoint is None and "region" not in self.parameters:
-            return {}
-        if self.scheme == "gs":
-            return {"fs.gs.storage.root.url": f"{self.endpoint}/"}
-        options = {"endpoint.region": self.parameters["region"]} if "region" in self.parameters else {}
-        if self.endpoint is not None:
-            is_safe = self.parameters.get("scheme", "https") == "https"
-            options |= {
-                "endpoint": self.endpoint,
-                "path.style.access": "true",
-                "connection.ssl.enabled": str(is_safe).lower(),
-            }
-        return {f"fs.s3a.bucket.{self.authority}.{name}": value for name, value in options.items()}
+        if self.scheme == "s3":
+            return s3a_settings(self.url())
+        return {"fs.gs.storage.root.url": f"{self.endpoint}/"} if self.endpoint else {}
 
     def hadoop_url(self, path: str, scheme: str | None = None) -> str:
         """What Spark opens a path below the root by; `scheme` is another name for S3 than ``s3a``."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
 
-from airflow_logio.dataflow.writers.bucket_urls import SCHEME, check_listings, check_url, endpoint_of
+from airflow_logio.dataflow.writers.bucket_clients import s3fs_options
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME, check_listings, check_url
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError
 
 PAGE = 1000
@@ -94,11 +94,6 @@ def s3_client(named: str, url: str, **more: Any) -> Any:
         import s3fs
     except ImportError:
         raise ConfigurationError(f"{named} needs s3fs, by which drivers look into buckets: install s3fs") from None
-    said = dict(parse_qsl(url.partition("?")[2]))
-    options: dict[str, Any] = {"client_kwargs": {"region_name": said["region"]} if "region" in said else {}}
-    config = dict(more.pop("config_kwargs", {}))
-    if (host := endpoint_of(url, {})) is not None:
-        options["endpoint_url"] = f"{said.get('scheme', 'https')}://{host}"
-    if endpoint_of(url) is not None:  # a bucket of another store need not be a name of its network
-        config["s3"] = {"addressing_style": "path"}
+    options = s3fs_options(url)
+    config = {**options.pop("config_kwargs", {}), **more.pop("config_kwargs", {})}
     return s3fs.S3FileSystem(**options, config_kwargs=config, **more)

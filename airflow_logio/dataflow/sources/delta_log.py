@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 from uuid import UUID
 
 from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
-from airflow_logio.dataflow.writers.bucket_urls import SCHEME, s3a_settings
+from airflow_logio.dataflow.writers.bucket_clients import delta_rs_options, s3a_settings
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME
 from airflow_logio.dataflow.writers.folder_files import FolderFiles, LocalFiles, ObjectFiles
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SourceChanged
 
@@ -304,15 +305,7 @@ class BucketLog(DeltaLog):
         self._files: ObjectFiles = files
         self.uri = files.where
         self.root = f"s3a://{bucket}/{path}".rstrip("/")
-        self.settings = s3a_settings(url)
-        self.options = {}
-        said = dict(parse_qsl(urlsplit(url).query))
-        if address := self.settings.get(f"fs.s3a.bucket.{bucket}.endpoint"):
-            self.options = {"aws_endpoint_url": address}
-            if address.startswith("http://"):
-                self.options = {**self.options, "aws_allow_http": "true"}
-        if region := said.get("region"):
-            self.options = {**self.options, "aws_region": region}
+        self.options, self.settings = delta_rs_options(url), s3a_settings(url)
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         def size(path: str) -> int | None:

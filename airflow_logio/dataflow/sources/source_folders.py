@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from airflow_logio.dataflow.sources.bucket_listing import BucketListing, ListedObject
 from airflow_logio.dataflow.sources.files import opened
-from airflow_logio.dataflow.writers.bucket_urls import SCHEME, s3a_settings
+from airflow_logio.dataflow.writers.bucket_clients import s3a_settings
+from airflow_logio.dataflow.writers.bucket_urls import SCHEME
 from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.folder_files import open_bucket
 from airflow_logio.dataflow.writers.published_folder import published_files, published_in

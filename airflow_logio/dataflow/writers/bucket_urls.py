@@ -1,4 +1,4 @@
-"""URLs of buckets: what they may say, which stores can be published into, what Spark's reader is told (ADR-124)."""
+"""URLs of buckets: what they may say, and which stores can be published into (ADR-124)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SCHEME = "s3://"
 DELAYED_OPEN = "allow_delayed_open"
 CONSISTENT = "consistent"
 """Parameter with which its owner vouches for the listings of a store: no client is told."""
-_ENDPOINT = "endpoint_override"
+ENDPOINT = "endpoint_override"
 PARAMETERS = (
     "region",
     "scheme",
-    _ENDPOINT,
+    ENDPOINT,
     CONSISTENT,
     DELAYED_OPEN,
     "tls_ca_file_path",
@@ -24,7 +24,7 @@ PARAMETERS = (
     "tls_verify_certificates",
 )
 """What the URL may say, behind a question mark: nothing that is secret."""
-_OF_ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+OF_ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _AMAZONS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".api.amazonwebservices.com.cn")
 _CACHES = (".cloudfront.net",)
 _S3_INSTEAD = "write s3://bucket/path"
@@ -32,7 +32,7 @@ _SEEN_HALF = "its readers see a file while it is written"
 _REFUSED = {
     **dict.fromkeys(("s3a", "s3n"), f"{_S3_INSTEAD}, whatever Spark calls it"),
     **dict.fromkeys(
-        ("gs", "gcs"), f"{_S3_INSTEAD}?{_ENDPOINT}=storage.googleapis.com: Google's store speaks S3, with HMAC keys"
+        ("gs", "gcs"), f"{_S3_INSTEAD}?{ENDPOINT}=storage.googleapis.com: Google's store speaks S3, with HMAC keys"
     ),
     **dict.fromkeys(
         ("abfs", "abfss"),
@@ -88,9 +88,14 @@ def for_clients(url: str) -> str:
 
 def endpoint_of(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """``host:port`` of a store that its clients go to by the URL, or else by the environment; None for Amazon's own."""
-    said = [_parameters(url).get(_ENDPOINT, ""), *(environment.get(name, "") for name in _OF_ENVIRONMENT)]
+    said = [_parameters(url).get(ENDPOINT, ""), *(environment.get(name, "") for name in OF_ENVIRONMENT)]
     host = next(filter(None, said), "").rpartition("://")[2].strip("/")
-    return None if not host or _host(host).endswith(_AMAZONS) else host
+    return None if not host or is_amazons(host) else host
+
+
+def is_amazons(host: str) -> bool:
+    """Whether ``host:port`` is one of Amazon's own."""
+    return _host(host).endswith(_AMAZONS)
 
 
 def check_place(named: str, url: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -119,26 +124,6 @@ def check_listings(named: str, url: str, environment: Mapping[str, str] = os.env
             "can prove that a store shows at once what was put or removed. If its makers promise that, and no cache is in "
             f"between, say so in the URL: {CONSISTENT}=yes"
         )
-
-
-def s3a_settings(url: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Hadoop's client must be told of the bucket of a URL, beside what it knows: nothing secret."""
-    bucket, said, host = urlsplit(url).netloc, _parameters(url), endpoint_of(url, environment)
-    settings = {"endpoint.region": said["region"]} if "region" in said else {}
-    if host is not None:
-        scheme = said.get("scheme") or _scheme(environment)
-        settings |= {
-            "endpoint": f"{scheme}://{host}",
-            "endpoint.region": said.get("region", "us-east-1"),
-            "path.style.access": "true",
-            "connection.ssl.enabled": str(scheme == "https").lower(),
-        }
-    return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
-
-
-def _scheme(environment: Mapping[str, str]) -> str:
-    url = next(filter(None, (environment.get(name, "") for name in _OF_ENVIRONMENT)), "")
-    return url.partition("://")[0] if "://" in url else "https"
 
 
 def _parameters(url: str) -> dict[str, str]:

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, whole_object
+from airflow_logio.dataflow.writers.bucket_clients import delta_rs_options
 from airflow_logio.dataflow.writers.bucket_urls import SCHEME, check_url
 from airflow_logio.dataflow.writers.folder_files import AT_ONCE, open_bucket
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
@@ -256,16 +256,7 @@ def plain(error: Exception) -> str:
 
 def _options(url: str) -> Mapping[str, str]:
     """What delta-rs is told beside what it finds in the environment."""
-    said = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    options = {"aws_conditional_put": "etag", **_PATIENCE}
-    if region := said.get("region"):
-        options["aws_region"] = region
-    if endpoint := said.get("endpoint_override"):
-        scheme = said.get("scheme", "https")
-        options["aws_endpoint_url"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
-        if scheme == "http":
-            options["aws_allow_http"] = "true"
-    return options
+    return {"aws_conditional_put": "etag", **_PATIENCE, **delta_rs_options(url)}
 
 
 def place_of(named: str, url: str, table: str) -> TablePlace:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline
-from airflow_logio.dataflow.writers.bucket_urls import check_place, for_clients, s3a_settings
+from airflow_logio.dataflow.writers.bucket_urls import check_place, for_clients
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable
 from airflow_logio.launch.start_run import check_published_places
 from airflow_logio.spark import object_place
@@ -125,18 +125,6 @@ def test_an_endpoint_of_the_environment_needs_the_word_as_well() -> None:
 def test_the_word_is_for_no_client() -> None:
     assert for_clients("s3://b/p?consistent=yes") == "s3://b/p"
     assert for_clients("s3://b/p?region=x&consistent=yes&scheme=http") == "s3://b/p?region=x&scheme=http"
-
-
-def test_what_hadoop_is_told() -> None:
-    told = s3a_settings("s3://b/p?endpoint_override=minio:9000&scheme=http&consistent=yes", {})
-    assert told == {
-        "fs.s3a.bucket.b.endpoint": "http://minio:9000",
-        "fs.s3a.bucket.b.endpoint.region": "us-east-1",
-        "fs.s3a.bucket.b.path.style.access": "true",
-        "fs.s3a.bucket.b.connection.ssl.enabled": "false",
-    }
-    assert s3a_settings("s3://b/p", {}) == {}
-    assert s3a_settings("s3://b/p?region=eu-west-1", {}) == {"fs.s3a.bucket.b.endpoint.region": "eu-west-1"}
 
 
 def test_a_run_that_has_begun_before_is_warned_of_and_goes_on(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:

