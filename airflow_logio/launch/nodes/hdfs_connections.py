@@ -17,6 +17,7 @@ from airflow_logio.launch.driver_arguments import FILE
 from airflow_logio.launch.processes import this_host
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.payloads.hdfs_client import Hdfs
+from airflow_logio.systems.payloads.hdfs_streams import Reading
 
 WAIT_SECONDS = 60.0
 """For so long HDFS may be unavailable: half of the time that a launch has by default."""
@@ -87,7 +88,8 @@ def _content(hdfs: Hdfs) -> bytes:
         )
     if status.length > _MOST_BYTES:
         raise ConfigurationError(f"file {hdfs.root} has {status.length:,} bytes: it is no file of connections")
-    return bytes(hdfs.opened("").read())
+    with Reading(hdfs, "") as file:
+        return file.read()
 
 
 def _users() -> list[str]:

@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.errors import LogInconsistent, LogioError, LogUnavailable
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+
+class DamagedFile(OSError):
+    """A store has a file, and not the bytes that were written: waiting does not mend it."""
 
 
 class NewFile(ABC):
@@ -48,8 +52,9 @@ class DataFiles(ABC):
       nor renames are needed, and a file may be seen while it is written.
     - *Discarded is gone, or garbage.* A file that was begun and not finished, by an error or by the end of its process, is
       not there, or it is found by the sweep of its folder, or the store removes it. It is never taken for a whole one.
-    - *Errors.* FileNotFoundError for what is not there; any other OSError, of which `told` makes what waiting mends
-      (`LogUnavailable`), or what only a person does (`ConfigurationError`); an implementation may raise these at once.
+    - *Errors.* FileNotFoundError for what is not there, `DamagedFile` for what a store itself finds damaged; any other
+      OSError, of which `told` makes what waiting mends (`LogUnavailable`), or what only a person does
+      (`ConfigurationError`); an implementation may raise these at once.
 
     Thread-safe. Nothing in the root is secret: executors get it as part of their jobs.
     """
@@ -102,6 +107,8 @@ class DataFiles(ABC):
 
     def told(self, error: OSError) -> LogioError:
         """What an error of this store means, other than that something is not there."""
+        if isinstance(error, DamagedFile):
+            return LogInconsistent(f"the payload store {self.root}: {error}. Put the file back, or start a fresh run")
         return LogUnavailable(f"the payload store {self.root}: {type(error).__name__}: {error}")
 
     def is_of_content(self, error: Exception) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
 from airflow_logio.store.rules.row_forms import Reference
-from airflow_logio.systems.payloads.data_files import DataFiles
+from airflow_logio.systems.payloads.data_files import DamagedFile, DataFiles
 from airflow_logio.systems.payloads.file_roots import data_files, located
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest, manifest_of
 
@@ -37,7 +37,7 @@ def metadata_of(location: str, where: str) -> Any:
     try:
         with files.open(path) as file:
             return pq.read_metadata(file)
-    except (FileNotFoundError, pa.ArrowException) as error:
+    except (FileNotFoundError, DamagedFile, pa.ArrowException) as error:
         raise LogInconsistent(f"{where}: {location} is missing or damaged: {error}") from error
     except OSError as error:
         raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
@@ -126,6 +126,8 @@ class Dataset:
                 f"the dataset of {self.where} has lost a file: {self._path(file)} is missing. Put it back, or start a "
                 "fresh run"
             ) from None
+        except DamagedFile as error:
+            raise self._damaged(self._path(file), str(error)) from error
         except OSError as error:
             raise self.files.told(error) from error
         if footer != file.footer:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from airflow_logio.systems.hdfs_roots import SCHEME
 from airflow_logio.systems.payloads.data_files import DataFiles, NewFile, footer_of, new_name
-from airflow_logio.systems.payloads.hdfs_client import Hdfs, Writing
+from airflow_logio.systems.payloads.hdfs_client import Hdfs
+from airflow_logio.systems.payloads.hdfs_streams import Reading, Writing
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -31,20 +32,19 @@ class HdfsFiles(DataFiles):
         """Of its owner only, whatever `mode`: what is published from here is copied."""
         name = new_name()
         path = f"{folder}/{name}"
-        return name, _NewHdfsFile(self, path, self._hdfs.begun(path))
+        return name, _NewHdfsFile(self, path, Writing(self._hdfs, path))
 
     def settle(self, folder: str) -> None:
         """The NameNode has names in its journal before it answers."""
 
     def open(self, path: str) -> AbstractContextManager[Any]:
-        file: AbstractContextManager[Any] = self._hdfs.opened(path)
-        return file
+        return Reading(self._hdfs, path)
 
     def size(self, path: str) -> int:
         return int(self._hdfs.status(path).length)
 
     def footer(self, path: str, size: int) -> int | None:
-        with self._hdfs.opened(path) as file:
+        with Reading(self._hdfs, path) as file:
             return footer_of(file, size) if file.size() == size else None
 
     def location(self, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import Any
 
 from airflow_logio.systems.payloads.hdfs_client import Hdfs
 from airflow_logio.systems.payloads.hdfs_files import AT_ONCE
-from airflow_logio.systems.payloads.storage import Storage
+from airflow_logio.systems.payloads.hdfs_streams import Reading, Writing
+from airflow_logio.systems.payloads.storage import HIDDEN, Storage
 
 _BLOCK = 4 * 2**20
 
@@ -25,7 +27,7 @@ class HdfsStorage(Storage):
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
-        file = self._hdfs.begun(path)
+        file = Writing(self._hdfs, path)
         try:
             yield file
             file.complete()
@@ -35,7 +37,7 @@ class HdfsStorage(Storage):
 
     @contextmanager
     def open(self, path: str) -> Iterator[Any]:
-        with self._hdfs.opened(path) as file:
+        with Reading(self._hdfs, path) as file:
             yield file
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -81,7 +83,9 @@ class HdfsStorage(Storage):
             pool.shutdown(cancel_futures=True)
 
     def _copy(self, pair: tuple[str, str]) -> None:
+        """Under a name of its own first: an earlier attempt may have left `target`, and a removal may be carried out late."""
         source, target = pair
-        self._hdfs.remove(target)  # of an attempt that has failed
-        with self._hdfs.opened(source) as reader, self.create(target) as writer:
+        hidden = str(PurePosixPath(target).with_name(f"{HIDDEN}{uuid.uuid4().hex}"))
+        with Reading(self._hdfs, source) as reader, self.create(hidden) as writer:
             shutil.copyfileobj(reader, writer, _BLOCK)
+        self._hdfs.move(hidden, target)

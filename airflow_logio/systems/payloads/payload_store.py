@@ -21,7 +21,7 @@ from airflow_logio.systems.bucket_roots import BucketRoot
 from airflow_logio.systems.calls import CallWatch, Wait
 from airflow_logio.systems.hdfs_roots import is_hdfs
 from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
-from airflow_logio.systems.payloads.data_files import DataFiles
+from airflow_logio.systems.payloads.data_files import DamagedFile, DataFiles
 from airflow_logio.systems.payloads.dataset import Dataset, check_whole
 from airflow_logio.systems.payloads.file_roots import data_files
 from airflow_logio.systems.payloads.manifests import (
@@ -144,6 +144,10 @@ class Payloads:
                 raise LogInconsistent(
                     f"the payload of {where} is missing: {reference.path} is not in the {self}. Is this the store that the "
                     "run was started with? Put the file back, or start a fresh run"
+                ) from None
+            except DamagedFile as error:
+                raise LogInconsistent(
+                    f"the payload of {where} is damaged: {error}. Put it back, or start a fresh run"
                 ) from None
 
     # --- writing and removing -----------------------------------------------------------------------------------------
@@ -282,6 +286,8 @@ class Payloads:
             raise
         except FileExistsError as error:
             raise LogInconsistent(f"{self}: a file that is to be written is there already: {error}") from error
+        except DamagedFile as error:
+            raise LogInconsistent(f"{self}: {error}. Put it back, or start a fresh run") from error
         except PermissionError as error:
             raise ConfigurationError(f"{self}: {redacted(str(error), self._root)}") from None
         except Exception as error:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable
+from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.systems.hdfs_roots import parsed
 from airflow_logio.systems.payload_roots import check_shared
 from airflow_logio.systems.payloads.file_roots import data_files, located
@@ -69,11 +69,36 @@ def test_each_client_is_told_of_the_same_file(root: str) -> None:
         (RuntimeError('SASLError("No valid mechanism")'), ConfigurationError, "HADOOP_USER_NAME"),
         (RuntimeError('InvalidArgument("No NameNode hosts found")'), ConfigurationError, "HADOOP_CONF_DIR"),
         (RuntimeError('UnsupportedFeature("hsync")'), ConfigurationError, "hsync"),
-        (RuntimeError("ChecksumError"), OSError, "ChecksumError"),
+        (
+            RuntimeError('DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: 7 }]")'),
+            LogUnavailable,
+            "hdfs fsck",
+        ),
+        (
+            RuntimeError('RPCError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "/SASL/a")'),
+            LogUnavailable,
+            "Safe",
+        ),
+        (
+            RuntimeError('RPCError("org.apache.hadoop.fs.ParentNotDirectoryException", "/a (is not a directory)")'),
+            ConfigurationError,
+            "A file has a name",
+        ),
+        (
+            RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "/a (is not a directory)")'),
+            ConfigurationError,
+            "A file has a name",
+        ),
+        (
+            RuntimeError(
+                'RPCError("org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException", "n")'
+            ),
+            ConfigurationError,
+            "TooLong",
+        ),
     ],
 )
 def test_what_waiting_mends_and_what_only_a_person_does(error: Exception, kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=says) as told, Hdfs("hdfs://host:8020/a").translated():
         raise error
-    assert "\\n\\tat" not in str(told.value)
-    assert isinstance(told.value, LogioError) or kind is OSError
+    assert "\\n\\tat" not in str(told.value) and "DatanodeInfoProto" not in str(told.value)

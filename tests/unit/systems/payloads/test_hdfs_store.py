@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
 from airflow_logio.store.port import LogStore
-from airflow_logio.systems.payloads import EpochPayloads, Payloads, sweep_group, task_files
+from airflow_logio.systems.payloads import EpochPayloads, Payloads, hdfs_client, sweep_group, task_files
 from airflow_logio.systems.payloads.dataset import dataset_at
 from airflow_logio.systems.payloads.file_roots import data_files, located
 from airflow_logio.systems.payloads.hdfs_client import Hdfs as Client
+from airflow_logio.systems.payloads.hdfs_streams import Writing
 from tests.support.datasets import dataset_of
 from tests.support.hdfs import Hdfs, hdfs
 from tests.support.logs import replace_driver, start_driver
+from tests.support.relay import Relay, relay
+from tests.support.waiting import eventually
 from tests.support.yarn_cluster import site_xml, why_no_yarn
 
 pytest.importorskip("hdfs_native")
@@ -156,11 +164,148 @@ def test_a_damaged_file_is_no_dataset(epoch: EpochPayloads, root: str) -> None:
         (whole[:100] + bytes([whole[100] ^ 1]) + whole[101:], "the dataset of event 1 of s.out is damaged"),
     ):
         Client(root).remove(file.path)
-        writing = Client(root).begun(file.path)
+        writing = Writing(Client(root), file.path)
         writing.write(damaged)
         writing.complete()
         with pytest.raises(LogInconsistent, match=re.escape(says)):
             list(made.batches())
+
+
+def _flip(cluster: Hdfs, place: int, size: int) -> None:
+    """One byte of each whole block of so many bytes, on the DataNode's disk."""
+    for block in cluster.block_files():
+        if block.stat().st_size == size:
+            with block.open("r+b") as file:
+                file.seek(place)
+                [byte] = file.read(1)
+                file.seek(place)
+                file.write(bytes([byte ^ 1]))
+
+
+def test_damaged_blocks_are_said_and_not_waited_for(
+    cluster: Hdfs, payloads: Payloads, epoch: EpochPayloads, root: str
+) -> None:
+    """The client says of them what it says of DataNodes that are unavailable."""
+    made = dataset_of(epoch, pa.table({"id": list(range(20_000))}))
+    (file,) = made.manifest.files
+    body = os.urandom(3_000_017)
+    ref = str(epoch.store("bodies/a", body))
+    _flip(cluster, file.size // 2, file.size)
+    _flip(cluster, 2_999_999, len(body))
+    made.check()  # size and footer are what they were
+    for read in (lambda: list(made.batches()), lambda: made.table):
+        with pytest.raises(LogInconsistent, match=r"the dataset of event 1 of s\.out is damaged"):
+            read()
+    for ask in (lambda: epoch.load("event 7", ref), lambda: payloads.opened("event 7", ref).__enter__()):
+        with pytest.raises(LogInconsistent, match=r"the payload of event 7 is damaged.*Put it back"):
+            ask()
+    with pytest.raises(LogInconsistent, match=r"a\.1 is damaged"):
+        payloads.content(ref.partition("#")[0])
+    _flip(cluster, file.size - 3, file.size)
+    with pytest.raises(LogInconsistent, match=r"the dataset of event 1 of s\.out is damaged"):
+        made.check()
+    with data_files(root).open(file.path) as source, pytest.raises(OSError, match="is damaged") as damaged:
+        pq.read_metadata(source)
+    assert damaged.value.errno == errno.EIO
+    cluster.kill("datanode")
+    with pytest.raises(LogUnavailable, match="none of the DataNodes"):
+        payloads.load("event 7", ref)
+    cluster.start_daemon("datanode")
+    epoch.store("bodies/b", b"waits until the NameNode knows where it is now")
+
+
+def test_bytes_are_handed_over_in_pieces_that_the_client_takes_at_once(root: str) -> None:
+    """It takes what is no `bytes` one by one, and no other thread of a driver runs meanwhile."""
+    taken: list[object] = []
+    writing = Writing(Client(root), "big")
+    writer = writing._writer
+
+    class Noting:
+        hsync, close = writer.hsync, writer.close
+
+        def write(self, piece: bytes) -> int:
+            taken.append((type(piece), len(piece)))
+            return int(writer.write(piece))
+
+    writing._writer = Noting()
+    data = os.urandom(2 * 2**20 + 5)
+    for given in (data, memoryview(data), bytearray(data), pa.py_buffer(data)):
+        writing.write(given)
+    assert writing.complete() == 4 * len(data)
+    assert taken == [(bytes, 2**20), (bytes, 2**20), (bytes, 5)] * 4
+    with data_files(root).open("big") as file:
+        assert file.read() == data * 4
+
+
+def test_a_process_that_was_forked_has_a_client_of_its_own(root: str) -> None:
+    """The one of its parent waits for threads that are not there, when it is dropped."""
+    files = Client(root)
+    files.make_folder("a")
+    child = os.fork()
+    if not child:
+        ended = 1
+        try:
+            gc.collect()
+            ended = int([path for path, _ in files.listed("", is_deep=True)] != ["a"])
+        finally:
+            os._exit(ended)
+    late = threading.Timer(60, os.kill, (child, 9))
+    late.start()
+    waited = os.waitpid(child, 0)
+    late.cancel()
+    late.join()
+    assert waited == (child, 0)
+
+
+@pytest.fixture
+def way(cluster: Hdfs) -> Iterator[Relay]:
+    with relay(cluster.ports["namenode"]) as made:
+        yield made
+
+
+def _calls() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "logio-hdfs-call"]
+
+
+def test_a_copy_outlives_a_removal_that_comes_late(
+    way: Relay, root: str, cluster: Hdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer is lost, and the copy is made again; what the NameNode was asked for then is carried out at last."""
+    monkeypatch.setattr(hdfs_client, "ASKED_SECONDS", 5.0)
+    late = root.replace(cluster.url, f"hdfs://127.0.0.1:{way.port}")
+    made = dataset_of(Payloads(root).epoch("run", "g", 1, 0), ORDERS)
+    target = f"{made.manifest.files[0].path}.copy"
+    copies = [replace(made.manifest.files[0], path=target)]
+    epoch = Payloads(late).epoch("run", "g", 1, 0)
+    epoch.copy(made.manifest.files, copies)
+
+    def held(asked: bytes) -> None:
+        way.slow, slowed = re.compile(asked), way.slowed
+        copying = threading.Thread(target=epoch.copy, args=(made.manifest.files, copies))
+        copying.start()
+        eventually(lambda: way.slowed > slowed or not copying.is_alive(), what="it is asked", timeout=60)
+        way.slow = None
+        copying.join()
+        if way.slowed > slowed:
+            way.quick.release(way.slowed - slowed)
+        eventually(lambda: not _calls(), what="calls that were late have ended", timeout=60)
+
+    for asked in (b"delete", b"rename2"):
+        held(asked)
+        assert data_files(root).footer(target, made.manifest.files[0].size) == made.manifest.files[0].footer
+
+
+def test_a_namenode_that_says_nothing_is_left_for_the_other_one(
+    cluster: Hdfs, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that is cut off: connections are taken, or none is refused, and no answer comes."""
+    monkeypatch.setattr(hdfs_client, "ASKED_SECONDS", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(_settings(tmp_path, address, cluster.url.removeprefix("hdfs://"))))
+        epoch = Payloads(root.replace(cluster.url, "hdfs://lakes")).epoch("run", "g", 1, 0)
+        ref = str(epoch.store("bodies/a", b"x"))
+    assert Payloads(root).load("event", ref) == b"x"
 
 
 def test_a_fenced_incarnation_is_swept_with_what_its_zombie_still_writes(
@@ -169,7 +314,7 @@ def test_a_fenced_incarnation_is_swept_with_what_its_zombie_still_writes(
     driver = start_driver(log_store)
     old, new = (payloads.epoch(driver.run.uid, "g", incarnation, 0) for incarnation in (1, 2))
     dataset_of(old, ORDERS)
-    zombie = Client(root).begun(f"{driver.run.uid}/g/1/0/bodies/late")
+    zombie = Writing(Client(root), f"{driver.run.uid}/g/1/0/bodies/late")
     zombie.write(b"late")
     replace_driver(driver)
     kept = new.store("bodies/a.out/1", b"of the living")
@@ -196,20 +341,25 @@ def test_another_user_is_told_what_to_do(
             ask()
 
 
+def _settings(folder: Path, one: str, two: str) -> Path:
+    """Of Hadoop's clients: the NameNodes of ``hdfs://lakes``."""
+    properties = {
+        "dfs.ha.namenodes.lakes": "one,two",
+        "dfs.namenode.rpc-address.lakes.one": one,
+        "dfs.namenode.rpc-address.lakes.two": two,
+    }
+    (folder / "hdfs-site.xml").write_text(site_xml(properties))
+    (folder / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://lakes"}))
+    return folder
+
+
 def test_a_nameservice_is_found_by_its_settings(
     cluster: Hdfs, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = root.replace(cluster.url, "hdfs://lakes")
     with pytest.raises(ConfigurationError, match="HADOOP_CONF_DIR"):
         Payloads(named).find("run")
-    properties = {
-        "dfs.ha.namenodes.lakes": "one,two",
-        "dfs.namenode.rpc-address.lakes.one": "127.0.0.1:1",
-        "dfs.namenode.rpc-address.lakes.two": cluster.url.removeprefix("hdfs://"),
-    }
-    (tmp_path / "hdfs-site.xml").write_text(site_xml(properties))
-    (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://lakes"}))
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(_settings(tmp_path, "127.0.0.1:1", cluster.url.removeprefix("hdfs://"))))
     ref = str(Payloads(named).epoch("run", "g", 1, 0).store("bodies/a", b"x"))
     assert Payloads(root).load("event", ref) == b"x"
 
