@@ -222,6 +222,18 @@ class DeltaWriter(OwningWriter):
         if not self.columns:
             raise PipelineDefinitionError(f"{self.where}: columns is empty; leave it out or name some")
         self._check_partitions(self.columns)
+        seen: dict[str, str] = {}
+        for name in self.columns:
+            if (other := seen.setdefault(name.casefold(), name)) != name:
+                raise PipelineDefinitionError(
+                    f"{self.where}: columns {other!r} and {name!r} differ by case only, which Delta tables take for one: "
+                    "give one of them another name"
+                )
+        if self.by and self.columns[self.by[0]] not in ("text", "date"):
+            raise PipelineDefinitionError(
+                f"{self.where}: column {self.by[0]!r} of by={self.by!r} is declared {self.columns[self.by[0]]}; days are "
+                "date or text, hours text"
+            )
         if self.by and self.by[0] not in self.partition_by:
             raise PipelineDefinitionError(
                 f"{self.where}: a run replaces the files of its {self.by[0]}, so by={self.by!r} is in partition_by, which is "

@@ -88,14 +88,19 @@ def records_of(
         raise WriteRefused(
             f"{columns.named}: its file {file.path} lies elsewhere (a shallow clone): write to a table of its own files"
         )
-    with (
-        place.asked(),
-        place.open(unquote(file.path)) as opened,
-        pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
-    ):
-        there = [name for name in wanted.names if name in parquet.schema_arrow.names and name not in file.partition]
-        read = parquet.read(columns=there) if there else None
-        rows = parquet.metadata.num_rows
+    try:
+        with (
+            place.asked(),
+            place.open(unquote(file.path)) as opened,
+            pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
+        ):
+            there = [name for name in wanted.names if name in parquet.schema_arrow.names and name not in file.partition]
+            read = parquet.read(columns=there) if there else None
+            rows = parquet.metadata.num_rows
+    except pa.ArrowException as error:
+        raise WriteRefused(
+            f"{columns.named}: its file {file.path}, which has rows that are to be updated, is not read: {error}"
+        ) from error
     made = [_column(columns, file, field, read, rows) for field in wanted]
     return pa.Table.from_arrays(made, schema=pa.schema([field.remove_metadata() for field in wanted]))
 

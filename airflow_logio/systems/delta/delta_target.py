@@ -40,7 +40,7 @@ from airflow_logio.systems.delta.active_files import ActiveFile, of_partition
 from airflow_logio.systems.delta.keyed_merge import KeyedMerge
 from airflow_logio.systems.delta.table_columns import RecordColumns
 from airflow_logio.systems.delta.table_log import Commit, LoadedTable, TableLog
-from airflow_logio.systems.delta.table_place import TablePlace, missing, place_of
+from airflow_logio.systems.delta.table_place import TablePlace, delta_rs, missing, place_of
 from airflow_logio.systems.delta.written_files import FileWriter, WrittenFile, check_there
 from airflow_logio.systems.stored_records import StoredRecords
 
@@ -87,7 +87,8 @@ class DeltaTarget:
     def connect(self, url: str) -> Iterator[TableLog]:
         """The log of the table. A bucket is asked whether it refuses a second put of one version."""
         place = place_of(f"connection {self.writer.connection!r}", url, self.writer.table)
-        place.check()
+        with delta_rs(self.named):
+            place.check()
         yield TableLog(self.named, place)
 
     def apply(self, client: TableLog, marker: Marker, actions: Sequence[WriteAction]) -> None:
@@ -95,7 +96,8 @@ class DeltaTarget:
 
         Raises `WriteRefused`, `Fenced`, `LogInconsistent`, `ExternalUnavailable`.
         """
-        _Attempt(self, client, marker).apply(actions)
+        with delta_rs(self.named):
+            _Attempt(self, client, marker).apply(actions)
 
     def apply_held(
         self,
@@ -109,11 +111,12 @@ class DeltaTarget:
 
         `pages` have the write actions `group` but for the closing one. Raises as `apply`, and what reading them raises.
         """
-        _Attempt(self, client, marker).close_day(group, pages)
+        with delta_rs(self.named):
+            _Attempt(self, client, marker).close_day(group, pages)
 
     def check_not_replaced(self, url: str) -> None:
         """Raises `WriteRefused` if a newer run owns the table, or has claimed the run's day of it."""
-        with self.connect(url) as client:
+        with self.connect(url) as client, delta_rs(self.named):
             if (loaded := client.load()) is None:
                 return
             mine = Owner(self.identity.run_uid, self.identity.started_at)
@@ -125,7 +128,7 @@ class DeltaTarget:
 
     def inspect(self, url: str) -> None:
         """Whether the table is one that the writer writes exactly; nothing is changed. Raises as `apply`."""
-        with self.connect(url) as client:
+        with self.connect(url) as client, delta_rs(self.named):
             loaded = client.load()
             if loaded is not None:
                 loaded.columns.check(self.writer)
@@ -170,6 +173,8 @@ class _Attempt:
         self._pending: Sequence[WriteAction] = ()
         self._files: Sequence[WrittenFile] | None = None
         """What is written of the pending actions, and no commit names."""
+        self._shape: tuple[str, ...] = ()
+        """The columns for which that is written."""
 
     def apply(self, actions: Sequence[WriteAction]) -> None:
         def decide(loaded: LoadedTable) -> Commit | None:
@@ -228,6 +233,7 @@ class _Attempt:
             if committed is not None and not loaded.has(committed[1]):
                 _pause(number)
                 loaded = self._loaded(is_opening, anew=False) or loaded
+            self._keep_shape(loaded)
             has_files = self._files is not None
             commit = decide(loaded)
             if commit is None:
@@ -235,6 +241,7 @@ class _Attempt:
                 return
             if self._files is not None and not has_files:
                 loaded = self._loaded(is_opening, anew=False) or loaded  # files were written, which may take long
+                self._keep_shape(loaded)
                 if (commit := decide(loaded)) is None:
                     self._end(loaded, committed)
                     return
@@ -242,6 +249,11 @@ class _Attempt:
             committed = (loaded, commit)
             self._client.commit(loaded, commit)
         raise LockHeld(f"{self._client.named}: others have committed {_CONFLICTS} versions while this one tried to")
+
+    def _keep_shape(self, loaded: LoadedTable) -> None:
+        """Files that were written for other columns or partitions, or another table, are written anew."""
+        if loaded.columns.shape != self._shape:
+            self._files, self._shape = None, loaded.columns.shape
 
     def _loaded(self, is_opening: bool, *, anew: bool) -> LoadedTable | None:
         loaded = self._client.load(anew=anew)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,10 +116,10 @@ class KeyedMerge:
 
     def _check_alike(self, once: pa.Table, rows: pa.Table) -> None:
         """Raises `WriteRefused` for two rows of one key and version that are not equal in everything."""
-        known = {tuple(row[name] for name in self._key): row for row in once.to_pylist()}
-        for row in rows.to_pylist():
+        known = {tuple(row[name] for name in self._key): row for row in _told(once)}
+        for row in _told(rows):
             key = tuple(row[name] for name in self._key)
-            if key in known and row != known[key]:
+            if key in known and not _alike(row, known[key]):
                 raise WriteRefused(
                     f"{self._columns.named}: two rows of key {dict(zip(self._key, map(str, key), strict=True))} have the "
                     f"version {row[str(self._version)]}, and differ: which one is newer? Let the version tell them apart"
@@ -157,6 +159,25 @@ class KeyedMerge:
         older = both.filter(pc.less(both.column(version), both.column(given)))
         stays = both.filter(pc.greater_equal(both.column(version), both.column(given)))
         return older.column(_ROW).combine_chunks(), _without_keys(new, stays, self._key)
+
+
+def _told(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python has them; times and dates as texts, as they may be of years that Python lacks."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+            rows = rows.set_column(at, field.name, pc.cast(rows.column(at), pa.string()))
+    return list(rows.to_pylist())
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are equal, where NaN equals NaN, as in SQL."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (isnan(one) and isnan(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other)
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

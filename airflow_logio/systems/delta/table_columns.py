@@ -71,6 +71,11 @@ class TableColumns:
     def partition_by(self) -> tuple[str, ...]:
         return tuple(self.table.metadata().partition_columns)
 
+    @cached_property
+    def shape(self) -> tuple[str, ...]:
+        """What a data file is written for: table, columns and partitions. A file of one shape is committed to no other."""
+        return (str(self.table.metadata().id), self.table.schema().to_json(), *self.partition_by)
+
     def check(self, writer: DeltaWriter) -> None:
         """Raises `WriteRefused` for a table that the writer would not write exactly, or not as it is declared."""
         self._check_features(writer)
@@ -103,26 +108,27 @@ class TableColumns:
             )
 
     def _check_properties(self, writer: DeltaWriter) -> None:
-        properties: Mapping[str, str] = self.table.metadata().configuration
-        if RETENTION in properties:
+        given: Mapping[str, str] = self.table.metadata().configuration
+        properties = {name.lower(): value.lower() for name, value in given.items()}  # as Spark compares them
+        if RETENTION.lower() in properties:
             raise self._refused(
                 f"it has the property {RETENTION}, by which it forgets the markers of writers: a write that comes again "
                 "would be applied again",
                 f"ALTER TABLE ... UNSET TBLPROPERTIES ('{RETENTION}')",
             )
-        if properties.get("delta.columnMapping.mode", "none") != "none":
+        if properties.get("delta.columnmapping.mode", "none") != "none":
             raise self._refused("it has column mapping", "write a table without it")
-        if constraints := sorted(name for name in properties if name.startswith("delta.constraints.")):
-            name = constraints[0].removeprefix("delta.constraints.")
+        if constraints := sorted(name for name in given if name.lower().startswith("delta.constraints.")):
+            name = constraints[0][len("delta.constraints.") :]
             raise self._refused(
                 f"it has the constraint {name!r}, which no one asks of files", "drop it, or audit the day"
             )
-        if properties.get("delta.appendOnly") == "true" and removes(writer):
+        if properties.get("delta.appendonly") == "true" and removes(writer):
             raise self._refused(
                 f"it is append-only, and on_new_run={writer.on_new_run!r} removes rows",
                 "append to it, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
             )
-        if properties.get("delta.enableChangeDataFeed") == "true" and writer.upserts:
+        if properties.get("delta.enablechangedatafeed") == "true" and writer.upserts:
             raise self._refused(
                 "it has a change data feed, and an upsert writes files anew, with rows that have not changed",
                 "write a table without it, or upsert by another program",
@@ -156,6 +162,11 @@ class TableColumns:
             raise self._refused(
                 f"it is partitioned by {self.partition_by!r}, and runs own its rows by {writer.by[0]!r}",
                 f"partition it by {writer.by[0]!r}",
+            )
+        if writer.by and not _names_days(kind := self.schema.field(writer.by[0]).type):
+            raise self._refused(
+                f"column {writer.by[0]!r} is {kind}, and runs own its rows by the name of their {writer.by[0]}",
+                "partition it by text, or days by a date",
             )
 
     def _refused(self, what: str, step: str) -> WriteRefused:
@@ -215,13 +226,23 @@ class RecordColumns:
                     "partition by text or date",
                 )
         keys = records.select(self.partition_by).group_by(list(self.partition_by)).aggregate([])
-        for row in keys.to_pylist():
+        for row in self._keys(keys, where):
             mine = records
             for name, value in row.items():
                 column = mine.column(name)
                 is_it = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
                 mine = mine.filter(is_it)
             yield self._values(row, where), mine.drop_columns(list(self.partition_by))
+
+    def _keys(self, keys: pa.Table, where: str) -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = keys.to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise WriteRefused(
+                f"{self.named}: {where} has records with a date of before the year 1, or after 9999, in a column of "
+                f"{self.partition_by!r}, which no name of a partition says: let the records have null there, or another date"
+            ) from error
+        return found
 
     def _values(self, row: Mapping[str, Any], where: str) -> Mapping[str, str | None]:
         if "" in row.values():
@@ -255,18 +276,45 @@ def _names_partitions(kind: pa.DataType) -> bool:
 
 def _may_become(given: pa.DataType, kind: pa.DataType) -> bool:
     """Whether values of one type are meant as those of another: no text becomes a number, and no local time an instant."""
-    if pa.types.is_null(given):
+    if pa.types.is_null(given) or given == kind:
         return True
+    if pa.types.is_dictionary(given):
+        return _may_become(given.value_type, kind)
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(kind):
         return (given.tz is None) == (kind.tz is None)
     if pa.types.is_nested(given) or pa.types.is_nested(kind):
-        return bool(pa.types.is_nested(given) and pa.types.is_nested(kind))
+        return _parts_may_become(given, kind)
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if any(is_it(given) for is_it in numbers):
-        to_float = pa.types.is_floating(kind) and not pa.types.is_decimal(given)
+        is_narrower = pa.types.is_floating(given) and given.bit_width > kind.bit_width
+        to_float = pa.types.is_floating(kind) and not pa.types.is_decimal(given) and not is_narrower
         exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
         return bool(to_float or (exact and not pa.types.is_floating(given)))
     return bool(_family(given) == _family(kind) != "")
+
+
+def _parts_may_become(given: pa.DataType, kind: pa.DataType) -> bool:
+    """As `_may_become`, of what is inside: Arrow's own cast drops fields that the other type lacks."""
+    if pa.types.is_struct(given) and pa.types.is_struct(kind):
+        fields = {field.name: field.type for field in given}
+        wanted = {field.name: field.type for field in kind}
+        same = len(fields) == given.num_fields and fields.keys() == wanted.keys()
+        return same and all(_may_become(fields[name], wanted[name]) for name in wanted)
+    if pa.types.is_map(given) or pa.types.is_map(kind):
+        both = pa.types.is_map(given) and pa.types.is_map(kind)
+        return both and _may_become(given.key_type, kind.key_type) and _may_become(given.item_type, kind.item_type)
+    if _is_list(given) and _is_list(kind):
+        return _may_become(given.value_type, kind.value_type)
+    return False
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    named = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+    return any(bool(is_it(kind)) for is_it in named)
+
+
+def _names_days(kind: pa.DataType) -> bool:
+    return bool(_family(kind) == "text" or pa.types.is_date32(kind))
 
 
 def _family(kind: pa.DataType) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.delta_writer import DeltaWriter
-from airflow_logio.errors import ExternalUnavailable
+from airflow_logio.errors import ExternalUnavailable, LogioError, WriteRefused
 from airflow_logio.systems.delta.active_files import ActiveFile, active_files, named_of
 from airflow_logio.systems.delta.table_columns import TableColumns, arrow_type
-from airflow_logio.systems.delta.table_place import LOG, TablePlace, plain
+from airflow_logio.systems.delta.table_place import LOG, TablePlace, delta_rs, is_panic, plain
 from airflow_logio.systems.delta.table_rows import ABOUT, TableRows
 from airflow_logio.systems.delta.written_files import WrittenFile
 
@@ -88,7 +89,7 @@ class LoadedTable:
 
 
 class TableLog:
-    """That of the table at a place. Methods raise `ExternalUnavailable`, `ConfigurationError`."""
+    """That of the table at a place. Methods raise `ExternalUnavailable`, `ConfigurationError`, `WriteRefused`."""
 
     def __init__(self, named: str, place: TablePlace) -> None:
         self.named = named
@@ -105,14 +106,15 @@ class TableLog:
 
         with self._asked():
             table, self._table = self._table, None
-            if table is None or anew:
+            stands = table is not None and not anew and self._numbers.stand()
+            if not stands:
                 try:
                     table = deltalake.DeltaTable(self.place.uri, storage_options=dict(self.place.options))
                 except deltalake.exceptions.TableNotFoundError:
                     return None
             else:
                 table.update_incremental()
-            number = self._numbers.of(table)
+            number = self._numbers.of(table, stands=stands)
         self._table = table
         return LoadedTable(self.named, table, number)
 
@@ -143,7 +145,6 @@ class TableLog:
         What became of it only the table says: an error may come after the commit, and another driver may have committed the
         same version. Raises `WriteRefused` for a file that cannot be removed, before anything is done.
         """
-        import deltalake
         from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
         removals = [file.removal(self.named) for file in commit.removed]
@@ -164,19 +165,24 @@ class TableLog:
                 # What it has outlived is for its owner to remove.
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
-        except (deltalake.exceptions.DeltaError, OSError) as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             log.info("%s: the answer to a commit of version %d: %s", self.named, loaded.version + 1, plain(error))
             self.last_error = plain(error)
         crash_here(CrashPoint.AFTER_LAKE_COMMIT)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        import deltalake
-
         try:
-            yield
-        except (deltalake.exceptions.DeltaError, OSError) as error:
+            with delta_rs(self.named):
+                yield
+        except LogioError:
+            raise
+        except OSError as error:
             raise ExternalUnavailable(f"{self.named}: {plain(error)}") from error
+        except Exception as error:  # of delta-rs, which says by it that waiting does not help
+            raise WriteRefused(f"{self.named}: delta-rs: {plain(error)}") from error
 
 
 class _Numbers:
@@ -188,13 +194,27 @@ class _Numbers:
         self._place = place
         self._table = ("", -1)
         """Uid and version up to which they are known."""
+        self._commit: bytes | None = None
+        """Digest of the commit of that version."""
         self._known: dict[str, int | None] = {}
 
-    def of(self, table: Any) -> Callable[[str], int | None]:
-        """Those of a table that is loaded; valid until another one is. Raises OSError."""
+    def stand(self) -> bool:
+        """Whether the table still has the version up to which they are known: not an older copy of it, nor another table in
+        its place that has as many versions. Raises OSError."""
+        if self._commit is None:
+            return False
+        try:
+            return self._commit == _digest(self._lines_of(self._table[1]))
+        except FileNotFoundError:  # collected, or gone
+            return False
+
+    def of(self, table: Any, *, stands: bool) -> Callable[[str], int | None]:
+        """Those of a table that is loaded; valid until another one is. `stands`: that was just asked. Raises OSError."""
         uid, version = str(table.metadata().id), int(table.version())
-        if self._table[0] != uid or not self._follow(version):
-            self._known = {}
+        if self._table[0] != uid or not (stands or self.stand()) or not self._follow(version):
+            self._known, self._commit = {}, None
+            with suppress(FileNotFoundError):  # only a checkpoint has it
+                self._commit = _digest(self._lines_of(version))
         self._table = (uid, version)
         known = self._known
 
@@ -212,14 +232,23 @@ class _Numbers:
             return False
         for commit in range(since + 1, version + 1):
             try:
-                with self._place.open(f"{LOG}/{commit:020}.json") as file:
-                    lines = bytes(file.read()).splitlines()
-            except FileNotFoundError:
+                lines = self._lines_of(commit)
+                actions = [json.loads(line) for line in lines]
+            except (FileNotFoundError, ValueError):  # collected, or half there: delta-rs knows what that is
                 return False
-            for action in map(json.loads, lines):
+            self._commit = _digest(lines)
+            for action in actions:
                 if "txn" in action:
                     self._known[action["txn"]["appId"]] = int(action["txn"]["version"])
         return True
+
+    def _lines_of(self, version: int) -> list[bytes]:
+        with self._place.open(f"{LOG}/{version:020}.json") as file:
+            return bytes(file.read()).splitlines()
+
+
+def _digest(lines: Iterable[bytes]) -> bytes:
+    return blake2b(b"\n".join(lines), digest_size=16).digest()
 
 
 _FOLLOWED = 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ _REFUSED = {
 }
 _WEAKER = ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER", "AWS_COPY_IF_NOT_EXISTS", "AWS_CONDITIONAL_PUT")
 """Variables by which delta-rs commits in another way than by a conditional put."""
+_NOT_AS_IT_IS = re.compile(r"[%\\?#\[\]^\x00-\x1f\x7f]")
+"""Characters of a table's path that delta-rs takes for others (it reads ``a%20b`` where it has written ``a b``), or
+at which parts of it panic, so that other programs could not write the table."""
 _PATIENCE = {"max_retries": "3", "retry_timeout": "20s"}
 """Of delta-rs itself: a driver that waits for a store says so, and for how long it may."""
 _PROVEN: set[Hashable] = set()
@@ -97,6 +101,7 @@ class LocalTable(TablePlace):
         if not self._base.is_absolute():
             raise ConfigurationError(f"{named} is no absolute path: give one, as /lake, or s3://bucket/path")
         self._folder = self._base / table if table else self._base
+        _check_path(named, str(self._folder))
         self.uri = str(self._folder)
 
     def check(self) -> None:
@@ -157,6 +162,7 @@ class BucketTable(TablePlace):
         check_url(named, url)
         self._system, path = open_bucket(named, url)
         self._root = "/".join(filter(None, (path.strip("/"), table)))
+        _check_path(named, self._root)
         self.uri = f"{SCHEME}{self._root}"
         self.options = _options(url)
 
@@ -247,7 +253,40 @@ def _commits(table: Any, gate: threading.Barrier) -> bool:
     return True
 
 
-def plain(error: Exception) -> str:
+def _check_path(named: str, path: str) -> None:
+    if found := _NOT_AS_IT_IS.search(path):
+        raise ConfigurationError(
+            f"{named}: the path {path!r} of a Delta table has {found[0]!r}, which delta-rs does not take as it is. Give a "
+            "path without % \\ ? # [ ] ^ and control characters"
+        )
+
+
+@contextmanager
+def delta_rs(named: str) -> Iterator[None]:
+    """Its errors as ours. A panic of its is no Exception, and would end the driver without a word of the table."""
+    from deltalake import exceptions
+
+    try:
+        yield
+    except (exceptions.DeltaProtocolError, exceptions.SchemaMismatchError) as error:
+        raise WriteRefused(f"{named}: delta-rs does not write it: {plain(error)}") from error
+    except exceptions.DeltaError as error:
+        raise ExternalUnavailable(f"{named}: {plain(error)}") from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise WriteRefused(
+            f"{named}: delta-rs broke off (a panic, a fault of its own): {plain(error)}. The table says what is committed; "
+            "`logio retry` asks it"
+        ) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """PyO3 does not say where its class is imported from."""
+    return type(error).__name__ == "PanicException"
+
+
+def plain(error: BaseException) -> str:
     """The text of an error of delta-rs without its arrows and colours, on one line."""
     text = "".join(one if one.isprintable() else " " for one in str(error)).replace("↳", " ")
     text = " ".join(part for part in text.split() if part not in ("[31m", "[0m", "[31m[0m"))

@@ -184,7 +184,10 @@ def _bounds(column: pa.ChunkedArray) -> Iterator[Any]:
         return
     found = pc.min_max(column)
     for bound, is_least in ((found["min"], True), (found["max"], False)):
-        value = bound.as_py() if not pa.types.is_timestamp(kind) else _instant(bound, is_least=is_least)
+        try:
+            value = bound.as_py() if not pa.types.is_timestamp(kind) else _instant(bound, is_least=is_least)
+        except (OverflowError, ValueError):  # not of the years 1 to 9999: readers write such years in different ways
+            return
         if isinstance(value, str) and len(value) > LONGEST_TEXT:
             return
         yield value.isoformat() if isinstance(value, date) else value
