@@ -80,7 +80,15 @@ def test_what_a_write_action_asks_of_the_store_is_counted(way: Relay, objects: O
     way.edit = count
     run.write(3, orders(2))
     assert asked["PUT"] == 2, "a data file, and the commit"
-    assert sum(asked.values()) <= 40, asked
+    assert sum(asked.values()) <= 45, asked
+    one = asked.copy()
+    asked.clear()
+    run.write(4, pa.concat_tables([orders(number, day=f"2026-03-{number:02}") for number in range(1, 11)]))
+    more = asked - one
+    assert (more["PUT"], more["HEAD"]) == (9, 18), (
+        "nine files more: each is put, and looked for before and after the commit"
+    )
+    assert more["GET"] <= 10, "the log has one commit more, which is read at each opening"
 
 
 def test_a_store_that_puts_a_second_file_over_a_version_is_refused(way: Relay, objects: ObjectStore) -> None:

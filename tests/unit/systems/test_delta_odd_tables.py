@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,7 @@ def test_properties_are_read_as_spark_reads_them(lake: str, name: str, value: st
 def test_a_path_that_delta_rs_reads_as_another_one_is_refused_before_a_run(lake: str, name: str) -> None:
     (Path(lake) / name).mkdir()
     run = DeltaRun(appending(), f"{lake}/{name}")
-    for ask in (lambda: run.target.inspect(run.url), lambda: run.begin(orders(1))):
+    for ask in (partial(run.target.inspect, run.url), partial(run.begin, orders(1))):
         with pytest.raises(ConfigurationError, match="which delta-rs does not take as it is"):
             ask()
     assert [path.name for path in Path(lake).rglob("*")] == [name]
