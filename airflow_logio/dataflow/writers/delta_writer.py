@@ -14,11 +14,11 @@ from airflow_logio.dataflow.placeholders import folder_of_run, placeholders_of, 
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.audits import AuditFunction, audits_of_run, check_audits
 from airflow_logio.dataflow.writers.owned_days import AT_THE_END, check_by, check_empty, check_switch
-from airflow_logio.dataflow.writers.owning_writers import SUPERSEDE, OwningWriter
+from airflow_logio.dataflow.writers.owning_writers import SUPERSEDE, OwningWriter, check_run_column, check_supersede
 from airflow_logio.dataflow.writers.upserts import INSERT, UPSERT, check_key, check_mode
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
-ON_NEW_RUN = ("replace", "append", "error", "overwrite")
+ON_NEW_RUN = ("replace", "append", "error", "overwrite", SUPERSEDE)
 _NO_TYPES = {"json": "text", "uuid": "text"}
 """Types of SQL tables that Delta tables do not have → what to write."""
 PARTITION_TYPES = ("text", "bigint", "int", "date", "boolean")
@@ -42,18 +42,22 @@ class DeltaWriter(OwningWriter):
     :param on_new_run: what a new run does to rows of earlier runs: ``"replace"`` removes them with the run's first commit,
         ``"append"`` keeps them, ``"error"`` (the default) refuses a table that has any. After ``"replace"`` and
         ``"error"``, earlier runs may write to the table no more. ``"overwrite"`` replaces the rows of the run's day; it
-        needs `by`.
+        needs `by`. ``"supersede"`` replaces what earlier runs of the run's partition, of this pipeline, have written,
+        wherever its values lie.
     :param by: the name of the pipeline's partition, as ``("day",)``, which is a partition column of the table: the run owns
         the rows with its day. They are replaced in one commit when all new ones are there. A record of another day is
         refused.
     :param switch: with `by`, when the old rows of the day go. ``"at the end"`` (the default): when all new ones are there.
         ``"at once"``: with the first commit of the run; then events are sent on as they come.
-    :param empty: with `by`, what happens if a run has no records and there are rows for them to replace: ``"refuse"`` (the
-        default) or ``"replace"``.
-    :param audit: with `by`, what must be right before rows are replaced: a function, or a mapping of names to functions. It
-        gets the records of the run, an iterator of Arrow tables (and ``params``, if it has such a parameter), and returns
-        None if nothing is wrong, else a text, or a table of the rows at fault. A fault leaves the old rows, and the group
-        parks: `logio retry` asks again.
+    :param run_column: with ``"supersede"``, the column that says which rows are those of the runs of a partition, by
+        default ``"logio_run"``: a text, by which the table is partitioned. It is written by the writer, records do not have
+        it; rows with null there belong to no run, and stay.
+    :param empty: with `by` or ``"supersede"``, what happens if a run has no records and there are rows for them to
+        replace: ``"refuse"`` (the default) or ``"replace"``.
+    :param audit: with `by` or ``"supersede"``, what must be right before rows are replaced: a function, or a mapping of names
+        to functions. It gets the records of the run, an iterator of Arrow tables (and ``params``, if it has such a
+        parameter), and returns None if nothing is wrong, else a text, or a table of the rows at fault. A fault leaves the
+        old rows, and the group parks: `logio retry` asks again.
     :param sends_after_writes: send an event on only when its records are in the table. By default False.
     :param mode: ``"insert"`` (the default), or ``"upsert"``: a row whose key is in the table takes the place of the one that
         is there: the files that have such rows are written anew without them. Then `on_new_run` is ``"update"`` by default:
@@ -82,6 +86,7 @@ class DeltaWriter(OwningWriter):
         version: str | None = None,
         by: Iterable[str] = (),
         switch: str = AT_THE_END,
+        run_column: str | None = None,
         empty: str = "refuse",
         audit: AuditFunction | Mapping[str, AuditFunction] | None = None,
         sends_after_writes: bool = False,
@@ -107,6 +112,7 @@ class DeltaWriter(OwningWriter):
         self.empty = check_empty(self.where, empty, owns=self.owns)
         self._audits = check_audits(self.where, audit, owns=self.owns)
         self.switch = check_switch(self.where, switch, self.by, self.empty, has_audit=bool(self._audits))
+        self.run_column = check_run_column(self.where, run_column, self.columns or (), supersedes=self.supersedes)
         if self.owns and not self.fills_at_once:
             self.closes = True
             self.outputs = ()
@@ -133,8 +139,19 @@ class DeltaWriter(OwningWriter):
         return "\n".join(filter(None, (super().code(), *(audit.code() for audit in self._audits))))
 
     def column_types(self) -> dict[str, ColumnType] | None:
-        """Column → declared type; None if the table is to say."""
-        return None if self.columns is None else {name: self._type(name, kind) for name, kind in self.columns.items()}
+        """Column → declared type, with the column of runs; None if the table is to say."""
+        if self.columns is None:
+            return None
+        declared = self.columns if self.run_column is None else self.columns | {self.run_column: "text"}
+        return {name: self._type(name, kind) for name, kind in declared.items()}
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partition columns of a table that is made: files of different runs are different files."""
+        return self.partition_by if self.run_column is None else (*self.partition_by, self.run_column)
+
+    def settings(self) -> dict[str, Any]:
+        return {name: value for name, value in super().settings().items() if self.supersedes or name != "run_column"}
 
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
@@ -154,14 +171,19 @@ class DeltaWriter(OwningWriter):
         own = copy(self)
         own.table = folder_of_run(self.table, params)
         if self.owns:
-            own.owned = self.day_of(params)
-            own._scope = own.owned.scope
+            day = self.day_of(params)
+            own.owned, own._scope = day if self.by else None, day.scope
             own._audits = audits_of_run(self._audits, self.partition, params)
         return own
 
     def records(self, event: InputEvent) -> pa.Table:
         """The records with their columns in declared order; raises OperatorFailed if they have others."""
         names = event.table.schema.names
+        if self.run_column in names:
+            raise OperatorFailed(
+                f"{self.where}: the records have a column {self.run_column!r} themselves, by which the writer tells the rows "
+                "of runs; drop it, or give run_column another name"
+            )
         if self.columns is None or names == list(self.columns):
             return event.table
         if len(names) != len(self.columns) or set(names) != set(self.columns):
@@ -182,9 +204,8 @@ class DeltaWriter(OwningWriter):
         if self.upserts:
             check_key(self.where, self.primary_key, self.version, self.columns, None)
         elif self.on_new_run not in ON_NEW_RUN:
-            said = ", and 'supersede' is for TableWriter and DatasetWriter" if self.on_new_run == SUPERSEDE else ""
             raise PipelineDefinitionError(
-                f"{self.where}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}{said}."
+                f"{self.where}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}."
                 f"{did_you_mean(self.on_new_run, ON_NEW_RUN)}"
             )
         if self.primary_key and not self.upserts:
@@ -192,6 +213,7 @@ class DeltaWriter(OwningWriter):
                 f"{self.where}: primary_key={self.primary_key!r} is for mode='upsert': a Delta table holds no keys. Leave it "
                 "out"
             )
+        check_supersede(self.where, self.on_new_run, self.by)
         if bool(self.by) != (self.on_new_run == "overwrite"):
             raise PipelineDefinitionError(
                 f"{self.where}: on_new_run={self.on_new_run!r} with by={self.by!r}. To replace the rows of the run's day, "
@@ -204,10 +226,11 @@ class DeltaWriter(OwningWriter):
                     f"{self.where}: audit {audit.name!r} is a SELECT, and no database is behind a Delta table: give a "
                     "function, which gets the records as Arrow tables"
                 )
-        if self.by and self.sends_after_writes and self.closes:
+        if self.sends_after_writes and self.closes:
+            said = f"by={self.by!r}" if self.by else f"on_new_run={self.on_new_run!r}"
             raise PipelineDefinitionError(
-                f"{self.where}: sends_after_writes with by={self.by!r}: the rows are there when everything has ended. Read "
-                "them in a pipeline of their own, or say switch='at once'"
+                f"{self.where}: sends_after_writes with {said}: the rows are there when everything has ended. Read them in a "
+                f"pipeline of their own{', or say switch=' + repr('at once') if self.by else ''}"
             )
         self._check_columns()
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import pyarrow as pa
@@ -143,6 +143,7 @@ class DeltaTarget:
             given_up=self.identity.given_up,
             by="".join(writer.by),
             by_version=by_version,
+            run_column=writer.run_column or "",
             owner_row="",
         )
 
@@ -155,7 +156,7 @@ class DeltaTarget:
             raise ProtocolViolation(f"{writer.where} owns a day, and is not of a run that has one")
         run = DayRun(identity.pipeline, identity.log_uid, identity.ordinal, identity.run_uid)
         is_to_replace = identity.may_be_empty or writer.empty == "replace"
-        said = (identity.takes_over, is_to_replace, writer.fills_at_once)
+        said = (identity.takes_over, is_to_replace, writer.fills_at_once, writer.supersedes)
         return ScopeContender(writer.table or ".", writer.connection, writer.scope, run, *said)
 
 
@@ -351,9 +352,21 @@ class _Attempt:
         return self._files_of_day(loaded)
 
     def _files_of_day(self, loaded: LoadedTable) -> list[ActiveFile]:
+        if self._constants:
+            ((column, value),) = self._constants.items()
+            return of_partition(loaded.files, column, value)
         owned = self._writer.owned
         assert owned is not None
         return of_partition(loaded.files, owned.column, owned.key)
+
+    @property
+    def _constants(self) -> Mapping[str, str]:
+        """What the rows of the run have in the column that tells runs."""
+        column, scope = self._writer.run_column, self._scope
+        return {} if column is None or scope is None else {column: scope.key}
+
+    def _columns(self, loaded: LoadedTable) -> RecordColumns:
+        return replace(loaded.columns.records, constants=tuple(self._constants.items()))
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -376,7 +389,7 @@ class _Attempt:
     def _write(self, loaded: LoadedTable, actions: Iterable[WriteAction]) -> None:
         """Executors write datasets that are large together, the driver everything else."""
         crash_here(CrashPoint.BEFORE_LAKE_FILES)
-        writer = FileWriter(self._client.place, loaded.columns.records, self._mine.run_uid)
+        writer = FileWriter(self._client.place, self._columns(loaded), self._mine.run_uid)
         datasets = list[WriteAction]()
         for action in actions:
             if action.dataset is not None and self._target.by_tasks is not None:
@@ -385,7 +398,7 @@ class _Attempt:
             self._take(writer, action)
         found = None
         if self._target.by_tasks is not None and datasets:
-            found = self._target.by_tasks(self._client.place, loaded.columns.records, self._mine.run_uid, datasets)
+            found = self._target.by_tasks(self._client.place, self._columns(loaded), self._mine.run_uid, datasets)
         for action in datasets if found is None else ():
             self._take(writer, action)
         self._files = [*writer.end(), *(found or ())]

@@ -148,9 +148,9 @@ class TableColumns:
                     f"{declared.get(differ[0], 'nowhere')}",
                     "declare the columns that it has, or leave columns out",
                 )
-            if writer.partition_by != self.partition_by:
+            if writer.partitions != self.partition_by:
                 raise self._refused(
-                    f"it is partitioned by {self.partition_by!r}, and declared partition_by={writer.partition_by!r}",
+                    f"it is partitioned by {self.partition_by!r}, and declared partition_by={writer.partitions!r}",
                     "declare what it is",
                 )
         for name in (*writer.primary_key, *filter(None, [writer.version])):
@@ -158,6 +158,12 @@ class TableColumns:
                 raise self._refused(
                     f"it has no column {name!r}.{did_you_mean(name, self.schema.names)}", "correct that"
                 )
+        if writer.run_column and not self._tells_runs(writer.run_column):
+            raise self._refused(
+                f"runs are told by the column {writer.run_column!r}, a text by which the table is partitioned, and it is "
+                f"partitioned by {self.partition_by!r}",
+                f"write it anew with partition_by=({writer.run_column!r},), null for rows of no run",
+            )
         if writer.by and writer.by[0] not in self.partition_by:
             raise self._refused(
                 f"it is partitioned by {self.partition_by!r}, and runs own its rows by {writer.by[0]!r}",
@@ -168,6 +174,9 @@ class TableColumns:
                 f"column {writer.by[0]!r} is {kind}, and runs own its rows by the name of their {writer.by[0]}",
                 "partition it by text, or days by a date",
             )
+
+    def _tells_runs(self, name: str) -> bool:
+        return name in self.partition_by and _family(self.schema.field(name).type) == "text"
 
     def _refused(self, what: str, step: str) -> WriteRefused:
         return _refused(self.named, what, step)
@@ -184,9 +193,13 @@ class RecordColumns:
     named: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
+    constants: tuple[tuple[str, str], ...] = ()
+    """Columns that the writer adds, with the same value everywhere."""
 
     def fitted(self, records: pa.Table, where: str) -> pa.Table:
         """The records with the columns and types of the table. Raises `WriteRefused` for what does not fit without loss."""
+        for name, value in self.constants:
+            records = records.append_column(name, pa.repeat(pa.scalar(value, pa.string()), records.num_rows))
         names = records.schema.names
         if len(set(names)) != len(names) or set(names) != set(self.schema.names):
             raise WriteRefused(f"{self.named}: it has columns {self.schema.names}, and {where} has {names}")
@@ -259,7 +272,7 @@ def _refused(named: str, what: str, step: str) -> WriteRefused:
 
 def removes(writer: DeltaWriter) -> bool:
     """Whether it removes files that are there."""
-    return writer.upserts or writer.on_new_run in ("replace", "overwrite")
+    return writer.upserts or writer.on_new_run in ("replace", "overwrite", "supersede")
 
 
 def partition_text(value: Any) -> str | None:

@@ -130,7 +130,7 @@ class TableLog:
                 deltalake.DeltaTable.create(
                     self.place.uri,
                     schema,
-                    partition_by=list(writer.partition_by),
+                    partition_by=list(writer.partitions),
                     storage_options=dict(self.place.options),
                     commit_properties=deltalake.CommitProperties(max_commit_retries=0),
                 )
