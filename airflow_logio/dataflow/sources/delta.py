@@ -34,6 +34,8 @@ TABLE, AT, COMMIT = "table", "version", "commit"
 digest of the commit's file, empty if that is not known."""
 PARQUET, DELTA = "parquet", "delta"
 _READERS = (PARQUET, DELTA)
+_REMEMBERED = 64
+"""So many versions back a driver knows what the table was: events are read behind those that are logged."""
 _MOST_LOOKED_AT = 256
 """So many files are looked for when a run is started, and each when it is read."""
 _INSTANT = "timestamp_ltz"
@@ -103,7 +105,7 @@ class DeltaSource(RangeSource):
                 "reader='delta' reads a snapshot, or a change feed: Delta's reader does not tell what a version has added. "
                 "Say snapshot=True or changes=True, or leave reader out"
             )
-        self._state: tuple[str, int, DeltaState] | None = None
+        self._states: Mapping[tuple[str, int], DeltaState] = {}
         self._planned: tuple[Any, _Plan] | None = None
         self._passed: tuple[Any, Any] | None = None
 
@@ -255,7 +257,7 @@ class DeltaSource(RangeSource):
     def _between(self, log: DeltaLog, start: Any, end: Any) -> _Plan:
         self._check_start(log, start)
         files, times, digest = list[DeltaFile](), dict[int, int | None](), start[COMMIT]
-        state = NO_STATE if start[AT] < end[AT] else self._state_behind(log, end[AT])
+        state = NO_STATE if start[AT] < end[AT] else self._state_behind(log, end)
         for commit, then in self._following(log, start, end[AT]):
             files += commit.changes() if self.changes else commit.added
             if self.reader == DELTA:
@@ -329,19 +331,18 @@ class DeltaSource(RangeSource):
         commits = _until_none(log, begin) if end is None else log.commits(begin, end, at_once)
         for version, commit in enumerate(commits, begin):
             found = _needed(log, version, commit)
-            before = self._state_behind(log, start[AT]) if state is None else state
+            before = self._state_behind(log, start) if state is None else state
             state = before.after(found)
             self._check_state(log, state, start[TABLE], version)
             self._check_commit(log, before, state, found)
-            self._state = log.uri + start[TABLE], version, state
+            self._states = {**dict(list(self._states.items())[-_REMEMBERED:]), (log.uri + start[TABLE], version): state}
             yield found, state
 
-    def _state_behind(self, log: DeltaLog, version: int) -> DeltaState:
-        if version < 0:
+    def _state_behind(self, log: DeltaLog, place: Mapping[str, Any]) -> DeltaState:
+        if (version := place[AT]) < 0:
             return NO_STATE
-        known = self._state
-        if known is not None and known[0] == log.uri + known[2].table and known[1] == version:
-            return known[2]
+        if known := self._states.get((log.uri + place[TABLE], version)):
+            return known
         try:
             return state_of(log.loaded(version))
         except FileNotFoundError:  # its commit was the first to be cleaned up
