@@ -16,7 +16,7 @@ from airflow_logio import DatasetWriter, DeltaSource
 from airflow_logio.crash import CrashPoint
 from airflow_logio.driver import committer
 from airflow_logio.driver.spark_session import SparkSessions
-from airflow_logio.errors import SourceChanged
+from airflow_logio.errors import ConfigurationError, SourceChanged
 from tests.unit.dataflow.test_delta_source import FEED, ranges
 from tests.unit.spark.test_spark_sources import Reading, kill
 
@@ -199,6 +199,16 @@ def test_rows_of_a_table_that_was_partitioned_anew_keep_their_values(tmp_path: P
         (1, "insert", 3, "z", old),
     ]
     assert found == [expected, expected]
+
+
+def test_a_session_without_delta_is_told_what_to_add(tmp_path: Path, spark: Any) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    source = DeltaSource(str(tmp_path / "t"), snapshot=True, reader="delta")
+    ((start, end),) = ranges(source)
+    with pytest.raises(
+        ConfigurationError, match=r"no extension of Delta: .*io\.delta:delta-spark.*spark\.sql\.extensions="
+    ):
+        source.frame(spark, {}, start, end)
 
 
 def told_changes(table: str, spark: Any) -> dict[int, dict[str, dict[int, Decimal]]]:
