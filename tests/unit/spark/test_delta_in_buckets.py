@@ -40,7 +40,7 @@ def test_spark_reads_the_ranges_of_a_table_in_a_bucket(
         faults = [way.fail(named("GetObject", key=".parquet"), SLOW_DOWN, times=2)]
         faults.append(way.fail(named("GetObject", "HeadObject", key="_delta_log"), SLOW_DOWN, times=2))
         settings = {
-            **s3a_classes(),
+            **s3a_classes(tmp_path / "s3a"),
             "spark.sql.extensions": EXTENSION,
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
