@@ -6,6 +6,8 @@ DuckDB's reading of the files of the datasets.
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -39,6 +41,7 @@ def measure(databases: Databases, runs: int, records: int) -> Iterator[Figure]:
     """Tables of so many records. Raises `WrongResult`."""
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = SparkSettings(master="local[2]", driver_memory="1g")
     builder = SparkSession.builder.master("local[2]").appName("bench").config("spark.ui.enabled", "false")
     for name, value in settings.effective_conf({}, frames=True).items():
