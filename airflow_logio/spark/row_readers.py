@@ -1,7 +1,8 @@
 """Rows of a SQL table as a lazy DataFrame, all of one snapshot: for declared reads and for sources (ADR-93, ADR-94).
 
 Executors read a PostgreSQL, each task a part of the table. Rows of any other database pass through the driver into files
-of the payload store: an SQLite file may not be where the executors are, and no other database lends its snapshot.
+of the payload store: an SQLite file may not be where the executors are, and no other database lends its snapshot. So do those
+of a PostgreSQL whose URL executors cannot be handed (`database_tasks`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.databases import kept_open
+from airflow_logio.databases import idle_for, kept_open
 from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.dataflow.column_types import MOST_DIGITS, ColumnType
 from airflow_logio.dataflow.functions.function_operators import keys_of, no_key
@@ -50,7 +51,7 @@ from airflow_logio.systems.shared_snapshots import (
     imported_snapshot,
     stored_as,
 )
-from airflow_logio.systems.warehouse import Warehouse
+from airflow_logio.systems.warehouse import PAUSE_SECONDS, Warehouse
 
 BLOCKS_PER_TASK = 1_024
 """A task reads at least so many blocks, 8 MiB of a table; more, where there would be more tasks than `MOST_SESSIONS`."""
@@ -201,12 +202,7 @@ def _places(chosen: Selection, blocks: int | None) -> Iterator[RowsPart]:
 
 def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[RowsPart]:
     """Parts by ranges of a column that are equally wide, the first one with the nulls."""
-    column = chosen.table.columns.get(by)
-    if column is None:
-        raise ConfigurationError(f"{chosen.place.where} has no column {by!r}, by which it is read")
-    kind = column_kind(column)
-    if kind.name != "bigint":
-        raise ConfigurationError(f"{chosen.place.where} is read by column {by!r}, which is {kind}, and no whole number")
+    column = _whole_numbers(chosen, by)
     bounded = chosen.statement.with_only_columns(sa.func.min(column), sa.func.max(column), maintain_column_froms=True)
     least, most = connection.execute(bounded).one()
     width = 0 if least is None else most - least + 1
@@ -226,7 +222,7 @@ def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[Rows
         yield RowsPart(place, chosen.statement.where(condition))
 
 
-# --- any other database -----------------------------------------------------------------------------------------------
+# --- any other database, and any payload store that keeps no secrets ----------------------------------------------------
 
 
 @contextmanager
@@ -234,8 +230,10 @@ def _through_the_driver(
     session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
 ) -> Iterator[SparkFrame]:
     """Bounded pieces into files of the payload store, which are removed when the block ends."""
-    with warehouse.snapshot() as connection:
+    with warehouse.snapshot(**idle_for(PAUSE_SECONDS)) as connection:
         chosen = _selection(connection, warehouse.name, rows)
+        if rows.by is not None:
+            _whole_numbers(chosen, rows.by)
         tables = pieces(connection, chosen.place, chosen.statement, chosen.kinds)
         found = chain([chosen.schema.empty_table()], tables)
         dataset = written_by_driver(session, payloads, chosen.place.where, f"rows/{warehouse.name}", found)
@@ -256,6 +254,17 @@ def _check_count(chosen: Selection, expected: int, found: int) -> None:
             f"{chosen.place.where} had {expected:,} rows there when the range was logged, and has {found:,} now: rows were "
             "deleted or inserted behind what was read. Put it back as it was, or start a fresh run"
         )
+
+
+def _whole_numbers(chosen: Selection, by: str) -> sa.Column[Any]:
+    """The column by which rows are read. Raises `ConfigurationError` if there is none of that kind."""
+    column = chosen.table.columns.get(by)
+    if column is None:
+        raise ConfigurationError(f"{chosen.place.where} has no column {by!r}, by which it is read")
+    kind = column_kind(column)
+    if kind.name != "bigint":
+        raise ConfigurationError(f"{chosen.place.where} is read by column {by!r}, which is {kind}, and no whole number")
+    return column
 
 
 def _selection(connection: Connection, name: str, rows: TableRows) -> Selection:

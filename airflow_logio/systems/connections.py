@@ -30,7 +30,7 @@ from airflow_logio.systems.databases.read_values import Place, bound
 from airflow_logio.systems.databases.table_names import in_text
 from airflow_logio.systems.databases.table_reads import described_table, pieces, told_and_kinds
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
-from airflow_logio.systems.warehouse import Warehouse
+from airflow_logio.systems.warehouse import PAUSE_SECONDS, Warehouse
 
 T = TypeVar("T")
 
@@ -181,10 +181,6 @@ def number_of(keys: pa.Array | None) -> int | None:
 
 
 # --- queries of sources -----------------------------------------------------------------------------------------------
-
-PAUSE_SECONDS = 3600.0
-"""How long a query waits in its snapshot while its group is held up, or while what it has read is being stored. After that
-the rest is read in another snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from airflow_logio.databases import (
     IN_UTC,
     SETTINGS,
     cause_of,
+    idle_for,
     parse_url,
     plain_engine,
     postgres_engine,
@@ -73,6 +74,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+PAUSE_SECONDS = 3600.0
+"""How long a read waits in its snapshot while its group is held up, or while what it has read is being stored: a bucket may be
+busy. After that the rest is read in another snapshot, or all of it is read again."""
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
 CONDITIONAL = ("postgresql", "sqlite")
@@ -101,7 +105,10 @@ class Warehouse:
     def pieces(self, read: TableRead, keys: pa.Array | None, take: Callable[[Iterator[pa.Table]], T]) -> T:
         """What `take` makes of the effect of a read action, which it gets in pieces of one snapshot, the first one without
         rows. Raises as `read`, and what `take` raises."""
-        with self.snapshot() as connection, closing(table_reads.fetched(connection, read, keys)) as tables:
+        with (
+            self.snapshot(**idle_for(PAUSE_SECONDS)) as connection,
+            closing(table_reads.fetched(connection, read, keys)) as tables,
+        ):
             return take(tables)
 
     @contextmanager

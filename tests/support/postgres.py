@@ -32,6 +32,7 @@ import psycopg2
 from airflow_logio.store.sql import migrate
 from tests.support.left_behind import shared
 from tests.support.waiting import eventually
+from tests.support.warehouse import rows_of
 
 LOOPBACK = "127.0.0.1"
 MEMORY = Path("/dev/shm")
@@ -293,3 +294,14 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def idle_for_long(url: str) -> None:
+    """Wait until no session of a database has said anything in its transaction for longer than a server lets one that writes
+    (`databases.IDLE_IN_TRANSACTION_SECONDS`, at most a second here), or the server has ended it."""
+    young = "state = 'active' OR (state = 'idle in transaction' AND now() - state_change < interval '1.2 s')"
+    others = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    eventually(
+        lambda: rows_of(url, f"SELECT count(*) FROM pg_stat_activity WHERE {others} AND ({young})") == [(0,)],
+        what="sessions are idle for long, or ended",
+    )

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio import TableRead
+from airflow_logio import TableRead, databases
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable
 from airflow_logio.spark import dataset_jobs, row_readers
 from airflow_logio.spark.row_readers import TableRows, rows_frame
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.pgbouncer import pgbouncer
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, idle_for_long
 from tests.support.warehouse import change, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -155,6 +156,31 @@ def test_what_cannot_be_read_is_named_and_errors_of_others_come_out_as_they_are(
         pass
     with pytest.raises(ValueError, match="mine"), place.rows("odd", "a"):
         raise ValueError("mine")
+    assert not place.files()
+
+
+def test_what_executors_may_not_be_told_the_driver_reads_however_long_its_files_take(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a bucket: its rows are one file then, of the snapshot in which the read began."""
+    change(place.url, "CREATE TABLE sales AS SELECT i::bigint AS id, 'n' || i AS name FROM generate_series(1, 30000) AS i")
+    monkeypatch.setattr(row_readers, "may_hand", lambda _: False)
+    monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 0.2)
+    place.warehouse = Warehouse("wh", place.url)
+    written = row_readers.written_by_driver
+
+    def slowly(session: Any, payloads: Any, where: str, purpose: str, tables: Iterator[Any]) -> Any:
+        first = [next(tables), next(tables)]
+        change(place.url, "DELETE FROM sales WHERE id > 10")
+        idle_for_long(place.url)
+        return written(session, payloads, where, purpose, chain(first, tables))
+
+    monkeypatch.setattr(row_readers, "written_by_driver", slowly)
+    with place.rows("sales", "id", by="id") as frame:
+        assert frame.rdd.getNumPartitions() == 1
+        assert sorted(row.id for row in frame.collect()) == list(range(1, 30_001))
+    with pytest.raises(ConfigurationError, match="which is text, and no whole number"), place.rows("sales", by="name"):
+        pass
     assert not place.files()
 
 
