@@ -35,6 +35,16 @@ _PASSES = re.compile(
     r"|ConnectException|NoRouteToHost|SafeModeException|StandbyException|RetriableException|ExpiredToken|RequestTimeTooSkewed"
 )
 """What Spark says of one that is unavailable for a while."""
+BUSY_BUCKET = re.compile(
+    r"\b(AWSServiceThrottledException|AWSServiceIOException|AWSStatus500Exception|AWSApiCallTimeoutException"
+    r"|AWSClientIOException|SlowDown|ExpiredToken|ExpiredTokenException|RequestTimeTooSkewed)\b"
+    r"|Service: S3, Status Code: 5\d\d|Unable to execute HTTP request"
+    r"|org\.apache\.http\.\w*(?:NoHttpResponse|ConnectionClosed|TruncatedChunk)\w*Exception"
+)
+"""What Hadoop's clients of S3 say of a store that is unavailable for a while, or of credentials that have to be renewed: its
+own stream, and Amazon's accelerator (the default since Hadoop 3.5), which does not ask again for an answer that was cut."""
+CLOSED_BUCKET = re.compile(r"Service: S3, Status Code: 40[13]\b")
+"""What they say of credentials that are none, or may not."""
 _MOST_CHARACTERS = 600
 
 
@@ -102,7 +112,7 @@ def _check_spark(session: Any, payloads: EpochPayloads, path: str, said: str) ->
         if not _OF_STORE.search(text):
             raise
         payloads.load("the probe", said)  # if it is the store, the driver cannot read either
-        kind = LogUnavailable if _PASSES.search(text) else ConfigurationError
+        kind = LogUnavailable if _PASSES.search(text) or BUSY_BUCKET.search(text) else ConfigurationError
         raise kind(
             _apart(files, f"Spark's reader cannot read what the driver has written, and tasks can, by the name {named}")
             + ". A JVM that has opened the bucket before keeps its settings of then: give them at launch "
@@ -155,11 +165,14 @@ _LINE = pa.schema([("found", pa.bool_()), ("path", pa.string()), ("error", pa.st
 
 
 def _greeted(files: DataFiles, path: str) -> bool:
+    """Raises what `DataFiles.told` makes of a store that does not answer: that says nothing of what it has."""
     try:
         with files.open(path) as file:
             return bool(file.read() == _GREETING)
-    except OSError:
-        return False
+    except OSError as error:
+        if is_local(files.root) or isinstance(error, (FileNotFoundError, PermissionError)):
+            return False
+        raise files.told(error) from error
 
 
 def _written(files: DataFiles, folder: str) -> str:

@@ -75,8 +75,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSE_SECONDS = 3600.0
-"""How long a read waits in its snapshot while its group is held up, or while what it has read is being stored: a bucket may be
-busy. After that the rest is read in another snapshot, or all of it is read again."""
+"""How long a read waits in its snapshot while its group is held up, or while what it has read is being stored: a bucket may
+be busy. After that the rest is read in another snapshot, or all of it is read again."""
 LOCK_TIMEOUT_SECONDS = 20.0
 """Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
 CONDITIONAL = ("postgresql", "sqlite")

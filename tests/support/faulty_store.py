@@ -103,13 +103,25 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Torn:
+    """The store's answer comes, and the connection ends in the middle of its body."""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """The request is passed on after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Ignored:
     """The store does not see this header (small letters). One that checks signatures refuses the request then."""
 
     header: str
 
 
-Effect = Answer | LostAnswer | Cut | Wait | Ignored
+Effect = Answer | LostAnswer | Torn | Cut | Wait | Delay | Ignored
 
 SLOW_DOWN = Answer(503, "SlowDown")
 BROKEN = Answer(500, "InternalError")
@@ -124,6 +136,12 @@ NO_CONDITIONS = Answer(501, "NotImplemented")
 def named(*operations: str, key: str = "") -> Callable[[Request], bool]:
     """Requests of these operations, of keys that have this part."""
     return lambda request: request.operation in operations and key in request.key
+
+
+def by_hadoop(request: Request) -> bool:
+    """Reads of objects by Hadoop's client, which is Spark's reader; Arrow and fsspec read as well. Since Hadoop 3.5 these are
+    requests of Amazon's accelerator, which names itself, and has rules of its own when it asks again."""
+    return request.operation == "GetObject" and request.headers.get("user-agent", "").startswith("Hadoop")
 
 
 def conditional(request: Request) -> bool:
@@ -149,10 +167,13 @@ class FaultyStore:
 
     def __init__(self, port: int) -> None:
         self.store_port = port
+        """Another one, when it has been started again."""
         self.faults: list[Fault] = []
         """The first one that wants a request decides."""
         self.requests: list[Request] = []
         """In the order of their arrival; those too that were refused, which cost as well."""
+        self.unheard = 0
+        """Requests that found no store at its port."""
         self._lock = threading.Lock()
         self._listener = Listener(self._serve)
         self.port = self._listener.port
@@ -188,6 +209,15 @@ class FaultyStore:
     def close(self) -> None:
         self.heal()
         self._listener.close()
+
+    def connected(self) -> socket.socket:
+        """To the store. Raises OSError if it does not listen."""
+        try:
+            return socket.create_connection(("127.0.0.1", self.store_port))
+        except OSError:
+            with self._lock:
+                self.unheard += 1
+            raise
 
     def met(self, request: Request) -> Effect | None:
         """Note a request; what goes wrong with it."""
@@ -229,8 +259,14 @@ class _Exchange(BaseHTTPRequestHandler):
                 raise ConnectionError
             case Wait(gate):
                 gate.wait()
+            case Delay(seconds):
+                threading.Event().wait(seconds)
         answer = self._passed_on(body, effect.header if isinstance(effect, Ignored) else "")
         if isinstance(effect, LostAnswer):
+            raise ConnectionError
+        if isinstance(effect, Torn):
+            status, headers, found = answer
+            self._answer(status, headers, found[: len(found) // 2])  # the store has said how long it is
             raise ConnectionError
         self._answer(*answer)
 
@@ -249,7 +285,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def _passed_on(self, body: bytes, ignored: str) -> tuple[int, list[tuple[str, str]], bytes]:
         upstream = http.client.HTTPConnection("127.0.0.1", self.server.store_port)
-        upstream.sock = self.server.keep(socket.create_connection(("127.0.0.1", self.server.store_port)))
+        upstream.sock = self.server.keep(self.server.connected())
         ours = {"connection", "content-length", "expect", "transfer-encoding", ignored}
         try:
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

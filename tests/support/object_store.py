@@ -128,9 +128,9 @@ def why_no_s3proxy() -> str | None:
 
 @contextmanager
 def s3proxy(folder: Path, *, checks_signatures: bool = True) -> Iterator[ObjectStore]:
-    """S3Proxy's server. What it keeps is in files below the folder. Raises `NotFetched`."""
+    """S3Proxy's server. What it keeps is in files below the folder, also for the next one there. Raises `NotFetched`."""
     kept = folder / "kept"
-    kept.mkdir()
+    kept.mkdir(exist_ok=True)
     names = ObjectStore("").variables
     (folder / "s3proxy.conf").write_text(
         "s3proxy.endpoint=http://127.0.0.1:0\n"

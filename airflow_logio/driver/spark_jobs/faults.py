@@ -13,6 +13,7 @@ from typing import NoReturn
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import (
+    ConfigurationError,
     ExternalUnavailable,
     FailurePoint,
     LogioError,
@@ -21,6 +22,7 @@ from airflow_logio.errors import (
     SparkLost,
     authored_frames,
 )
+from airflow_logio.spark.store_probe import BUSY_BUCKET, CLOSED_BUCKET
 from airflow_logio.systems.payloads import EpochPayloads
 
 MOST_LINES = 12
@@ -36,11 +38,6 @@ _OF_STORES = (
     errno.ETIMEDOUT,
 )
 """Errors of a shared file system that is full or unavailable, and of nothing that an author's function computes."""
-_OF_BUCKETS = re.compile(
-    r"\b(AWSServiceThrottledException|AWSServiceIOException|AWSStatus500Exception|AWSApiCallTimeoutException"
-    r"|AWSClientIOException|SlowDown|ExpiredToken|ExpiredTokenException)\b"
-)
-"""What Hadoop's client of S3 says of a store that is unavailable for a while, or of credentials that have to be renewed."""
 _OF_EXECUTORS = re.compile(
     r"ExecutorLostFailure|FetchFailed|MetadataFetchFailed|Python worker (?:exited unexpectedly|failed to connect back)"
     r"|\b(?:java\.net\.\w*(?:Connect|Socket|UnknownHost|NoRouteToHost)\w*Exception|java\.io\.EOFException)\b"
@@ -71,7 +68,8 @@ class JobFaults:
 
     @contextmanager
     def told_apart(self, where: str, at: FailurePoint) -> Iterator[None]:
-        """Raises `OperatorFailed` with its place, `SparkLost`, `LogUnavailable`, `Closed`; a `LogioError` as it is."""
+        """Raises `OperatorFailed` with its place, `SparkLost`, `LogUnavailable`, `ConfigurationError` for credentials that
+        may not read, `Closed`; a `LogioError` as it is."""
         try:
             yield
         except OperatorFailed as error:
@@ -86,6 +84,12 @@ class JobFaults:
                 raise LogUnavailable(
                     f"{self._payloads}, or a local disk of an executor: {fault}, told by a task of Spark while it evaluated "
                     f"{where or at}: {shortened(error)}"
+                ) from error
+            if CLOSED_BUCKET.search(str(error)):
+                raise ConfigurationError(
+                    f"{self._payloads}, or a bucket that is read: Spark's reader has no credentials that may read it, while "
+                    f"it evaluated {where or at}. Give them to drivers and executors (docs/how-to/buckets.md): "
+                    f"{shortened(error)}"
                 ) from error
             if shuffle_lost(error):
                 raise LogUnavailable(
@@ -117,7 +121,7 @@ def store_fault(error: BaseException) -> str | None:
     """
     text = str(error)
     found = (number for number in _OF_STORES if any(words in text for words in _said(number)))
-    of_bucket = _OF_BUCKETS.search(text)
+    of_bucket = BUSY_BUCKET.search(text)
     return next((os.strerror(number) for number in found), None if of_bucket is None else of_bucket[0])
 
 

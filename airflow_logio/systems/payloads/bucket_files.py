@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -46,12 +46,16 @@ class BucketFiles(DataFiles):
         self.root = root
         self._at = BucketRoot.of(root)
         self._named = f"the payload store {shown(root)}"
+        self._system, bucket = self._opened()
+        self._bucket = bucket.strip("/")
+
+    def _opened(self) -> tuple[Any, str]:
+        """A client, and the bucket."""
         opening = open_bucket if self._at.scheme == "s3" else opened
         try:
-            self._system, bucket = opening(self._named, self._at.arrow_url())
+            return opening(self._named, self._at.arrow_url())
         except ExternalUnavailable as error:
             raise LogUnavailable(str(error)) from error
-        self._bucket = bucket.strip("/")
 
     def create(self, folder: str, mode: int) -> tuple[str, NewFile]:
         name = new_name()
@@ -99,6 +103,8 @@ class BucketFiles(DataFiles):
     def told(self, error: OSError) -> LogioError:
         said = f"{self._named}: {error}"
         if _EXPIRED.search(said):
+            with suppress(LogioError):
+                self._system = self._opened()[0]  # one keeps what it has read of a profile, for minutes
             return LogUnavailable(f"{said}. Renew the credentials of drivers and executors: it is tried again")
         if is_lasting(error):
             step = next_step(error).replace("of the connection", "of the payload store")

@@ -40,14 +40,19 @@ class BucketStorage(Storage):
     def __init__(self, root: str) -> None:
         self._at = BucketRoot.of(root)
         self._named = f"the payload store {shown(root)}"
-        at = f"{self._at.scheme}://{self._at.authority}/{self._at.path}"
         try:
-            # What is listed is not kept: other processes write and remove.
-            self._files, base = fsspec.core.url_to_fs(at, use_listings_cache=False, **self._at.fsspec_options())
+            self._files, base = self._opened()
         except (ImportError, ValueError) as error:
             raise ConfigurationError(f"{self._named} cannot be opened: {redacted(str(error), root)}") from None
         self._base = str(base).rstrip("/")
         self._is_s3 = self._at.scheme == "s3"
+
+    def _opened(self, **how: Any) -> tuple[Any, str]:
+        """A client, and the path that names begin with."""
+        at = f"{self._at.scheme}://{self._at.authority}/{self._at.path}"
+        # What is listed is not kept: other processes write and remove.
+        found: tuple[Any, str] = fsspec.core.url_to_fs(at, use_listings_cache=False, **self._at.fsspec_options(), **how)
+        return found
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
@@ -173,6 +178,7 @@ class BucketStorage(Storage):
         except OSError as error:
             code = _code(error)
             if code in _EXPIRED:
+                self._files = self._opened(skip_instance_cache=True)[0]  # one keeps what it has once read of a profile
                 raise LogUnavailable(
                     f"{self._named}: {error} ({code}). Renew the credentials of drivers and executors: it is tried again"
                 ) from error

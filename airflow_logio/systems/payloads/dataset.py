@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.dataflow.arrow_tables import uniform
-from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
+from airflow_logio.errors import LogInconsistent, OperatorFailed
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads.data_files import DamagedFile, DataFiles
 from airflow_logio.systems.payloads.file_roots import data_files, located
@@ -40,7 +40,7 @@ def metadata_of(location: str, where: str) -> Any:
     except (FileNotFoundError, DamagedFile, pa.ArrowException) as error:
         raise LogInconsistent(f"{where}: {location} is missing or damaged: {error}") from error
     except OSError as error:
-        raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
+        raise files.told(error) from error
 
 
 def check_whole(store: str, where: str, reference: Reference, checksum: int, size: int) -> None:

@@ -163,7 +163,9 @@ def test_what_executors_may_not_be_told_the_driver_reads_however_long_its_files_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a bucket: its rows are one file then, of the snapshot in which the read began."""
-    change(place.url, "CREATE TABLE sales AS SELECT i::bigint AS id, 'n' || i AS name FROM generate_series(1, 30000) AS i")
+    change(
+        place.url, "CREATE TABLE sales AS SELECT i::bigint AS id, 'n' || i AS name FROM generate_series(1, 30000) AS i"
+    )
     monkeypatch.setattr(row_readers, "may_hand", lambda _: False)
     monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 0.2)
     place.warehouse = Warehouse("wh", place.url)

@@ -15,9 +15,7 @@ from tests.support.warehouse import change, rows_of
 pytestmark = pytest.mark.postgres
 
 
-def test_a_session_whose_rows_are_being_stored_is_not_ended(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_whose_rows_are_being_stored_is_not_ended(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is of the same snapshot."""
     monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 0.2)
     change(postgres_url, "CREATE TABLE sales AS SELECT i AS id FROM generate_series(1, 30000) AS i")

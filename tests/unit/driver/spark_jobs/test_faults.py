@@ -32,6 +32,25 @@ def test_what_python_and_the_jvm_say_of_a_file_system_is_recognized(number: int)
             "HTTP request: Connect to store:9000 failed",
             "AWSClientIOException",
         ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/1.parquet. Caused by: "
+            "org.apache.http.ConnectionClosedException: Premature end of Content-Length delimited message body (expected: 3)",
+            "org.apache.http.ConnectionClosedException",
+        ),
+        (
+            "Caused by: java.io.IOException: Client error accessing s3://b/1.parquet, failed with: Unable to execute HTTP "
+            "request: The target server failed to respond (SDK Attempt Count: 6)",
+            "Unable to execute HTTP request",
+        ),
+        (
+            "Caused by: java.io.IOException: Server error accessing s3://b/1.parquet, request failed with: InternalError "
+            "(Service: S3, Status Code: 500, Request ID: none) (SDK Attempt Count: 6)",
+            "Service: S3, Status Code: 500",
+        ),
+        (
+            "Server error accessing s3://b/1.parquet, request failed with: AccessDenied (Service: S3, Status Code: 403)",
+            None,
+        ),
         ("java.nio.file.AccessDeniedException: s3a://b/1.parquet: S3Exception: Forbidden (Status Code: 403)", None),
         ("java.io.FileNotFoundException: No such file or directory: s3a://b/1.parquet", None),
     ],

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
-from airflow_logio.systems.payloads import EpochPayloads, Payloads, task_files
+from airflow_logio.systems.payloads import Payloads, task_files
 from airflow_logio.systems.payloads.bucket_files import BucketFiles
 from tests.support.datasets import dataset_of
-from tests.support.faulty_store import DENIED, EXPIRED_403, SLOW_DOWN, FaultyStore, LostAnswer, faulty_store, named
-from tests.support.lakes import reached
+from tests.support.faulty_payloads import FaultyPayloads, faulty_payloads
+from tests.support.faulty_store import DENIED, EXPIRED_403, SLOW_DOWN, LostAnswer, named
 from tests.support.object_store import ObjectStore
 
 ORDERS = pa.table({"id": list(range(1000))})
 FILES = 4
 
 
-@dataclass
-class Store:
-    """A payload store by a way with faults."""
-
-    way: FaultyStore
-    root: str
-
-    def epoch(self) -> EpochPayloads:
-        return Payloads(self.root).epoch("run", "g", 1, 0)
-
-    def cost(self) -> Counter[str]:
-        """Requests since it was asked last."""
-        found = self.way.counted()
-        self.way.forget()
-        return found
-
-
 @pytest.fixture
-def store(objects: ObjectStore) -> Iterator[Store]:
-    with reached(objects), faulty_store(objects.port) as way:
-        bucket = objects.new_bucket()
-        yield Store(way, f"s3://{bucket}/lake?scheme=http&endpoint_override=127.0.0.1:{way.port}&region=us-east-1")
+def store(objects: ObjectStore) -> Iterator[FaultyPayloads]:
+    with faulty_payloads(objects) as made:
+        yield made
 
 
-def test_what_is_done_costs_these_requests(store: Store) -> None:
+def test_what_is_done_costs_these_requests(store: FaultyPayloads) -> None:
     """As docs/how-to/buckets.md says. None asks whether a name is free, or for a folder."""
     epoch = store.epoch()
     ref = str(epoch.store("bodies/a.out/1", b"x" * 1000))
@@ -66,7 +46,7 @@ def test_what_is_done_costs_these_requests(store: Store) -> None:
     assert store.cost() == {"ListObjectsV2": 1}
 
 
-def test_a_busy_store_is_asked_again_and_a_lost_answer_makes_no_second_object(store: Store) -> None:
+def test_a_busy_store_is_asked_again_and_a_lost_answer_makes_no_second_object(store: FaultyPayloads) -> None:
     epoch = store.epoch()
     for effect in (SLOW_DOWN, LostAnswer()):
         store.way.fail(named("PutObject"), effect, times=2)
@@ -90,7 +70,7 @@ def test_a_busy_store_is_asked_again_and_a_lost_answer_makes_no_second_object(st
     ids=["expired", "denied"],
 )
 def test_credentials_are_said_by_driver_and_tasks(
-    store: Store, effect: object, kind: type[Exception], says: str
+    store: FaultyPayloads, effect: object, kind: type[Exception], says: str
 ) -> None:
     """A task says it in its line: the driver raises it."""
     epoch, made = store.epoch(), dataset_of(store.epoch(), ORDERS)
@@ -108,7 +88,7 @@ def test_credentials_are_said_by_driver_and_tasks(
         Payloads(store.root).discard([made.reference.path], "run")
 
 
-def test_what_cannot_be_read_for_a_while_is_not_taken_for_damage(store: Store) -> None:
+def test_what_cannot_be_read_for_a_while_is_not_taken_for_damage(store: FaultyPayloads) -> None:
     made = dataset_of(store.epoch(), ORDERS)
     store.way.fail(named("GetObject"), DENIED)
     with pytest.raises(ConfigurationError):
