@@ -28,6 +28,8 @@ _LISTED_AT_ONCE = 1000
 """Names in one answer."""
 _BLOCK = 8 * 2**20
 _EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed", "ExpiredTokenException"})
+_NOT_SAID = "400"
+"""What an answer without a body tells of credentials that have expired: S3 refuses a HEAD so."""
 _NO_BUCKET = "NoSuchBucket"
 
 
@@ -177,10 +179,11 @@ class BucketStorage(Storage):
             yield
         except OSError as error:
             code = _code(error)
-            if code in _EXPIRED:
+            if code in _EXPIRED or code == _NOT_SAID:
                 self._files = self._opened(skip_instance_cache=True)[0]  # one keeps what it has once read of a profile
+                perhaps = "If they have expired, renew" if code == _NOT_SAID else "Renew"
                 raise LogUnavailable(
-                    f"{self._named}: {error} ({code}). Renew the credentials of drivers and executors: it is tried again"
+                    f"{self._named}: {error} ({code}). {perhaps} the credentials of drivers and executors: it is tried again"
                 ) from error
             # Where nothing is asked for, only the bucket can be missing.
             if code == _NO_BUCKET or (is_write and isinstance(error, FileNotFoundError)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,13 @@ def test_credentials_that_are_renewed_in_a_profile_are_found(
         assert line["error"] == "LogUnavailable" and "Renew the credentials" in line["said"]
         with pytest.raises(LogUnavailable, match="Renew the credentials"):
             Payloads(root).find("run")
+        only_reads = Payloads(root)  # it begins with a HEAD, whose answer has no body
+        with pytest.raises(LogUnavailable, match="If they have expired, renew the credentials"):
+            only_reads.load("a row", str(made.reference))
         _write_profile(profile, "NEW")
+        with suppress(LogUnavailable):
+            only_reads.load("a row", str(made.reference))
+        assert only_reads.load("a row", str(made.reference)) == made.manifest.encoded()
         eventually(lambda: _lines(root)[0]["error"] == "", what="a client of the new ones")
         assert epoch.load("event 1", str(epoch.store("bodies/1", b"body"))) == b"body"
         assert made.table.num_rows == 1000
