@@ -131,7 +131,12 @@ def test_a_store_that_fails_in_the_middle_of_a_read_of_spark(objects: ObjectStor
         "spark.hadoop.fs.s3a.retry.throttle.limit": "4",
         "spark.hadoop.fs.s3a.retry.throttle.interval": "20ms",
     }
-    at_launch = {**s3a_classes(tmp_path / "s3a"), **quickly, "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+    at_launch = {
+        **s3a_classes(tmp_path / "s3a"),
+        **quickly,
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+    }
     with reached(objects), faulty_store(objects.port) as way:
         bucket = objects.new_bucket()
         root = f"s3://{bucket}/lake?scheme=http&endpoint_override=127.0.0.1:{way.port}&region=us-east-1"
