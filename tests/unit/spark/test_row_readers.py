@@ -169,7 +169,7 @@ def test_what_executors_may_not_be_told_the_driver_reads_however_long_its_files_
     monkeypatch.setattr(row_readers, "may_hand", lambda _: False)
     monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 0.2)
     place.warehouse = Warehouse("wh", place.url)
-    written = row_readers.written_by_driver
+    written = dataset_jobs.written_by_driver
 
     def slowly(session: Any, payloads: Any, where: str, purpose: str, tables: Iterator[Any]) -> Any:
         first = [next(tables), next(tables)]
