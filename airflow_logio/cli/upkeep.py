@@ -105,22 +105,30 @@ def gc(
                 f"{left:,} files of removed runs, which their drivers wrote afterwards, are removed", markup=False
             )
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
-    if root is not None and root.startswith(SCHEME):
-        _say_what_is_kept(root)
+    for url, what in _buckets(root, ended, known).items():
+        _say_what_is_kept(url, what)
 
 
-def _say_what_is_kept(root: str) -> None:
-    """A bucket with versions keeps what is removed: only its owner ends that."""
+def _buckets(root: str | None, runs: Sequence[Run], known: ConnectionUrls) -> dict[str, str]:
+    """URL → what is there: the payload store, and what runs have published, as far as its place is known here."""
+    ids = {conn_id for run in runs for conn_id in run.spec.connections.values()}
+    published = filter(None, map(known.find, sorted(ids)))
+    found = dict.fromkeys(published, "what runs have published") | ({} if root is None else {root: "the payload store"})
+    return {url: what for url, what in found.items() if url.startswith(SCHEME)}
+
+
+def _say_what_is_kept(url: str, what: str) -> None:
+    """A bucket with versions keeps what is removed or replaced: only its owner ends that."""
     try:
-        kept = kept_versions(root)
+        kept = kept_versions(url)
     except ConfigurationError as error:
-        warn(f"whether the payload store keeps versions of what was removed is not known: {error}")
+        warn(f"whether the bucket of {what} keeps versions of what was removed is not known: {error}")
         return
     if kept is not None and (kept.versions or kept.markers):
         count = f"{'' if kept.is_all else 'more than '}{kept.versions:,}"
         out.print(
-            f"the bucket of the payload store has versions: {count} of {kept.bytes:,} bytes, and {kept.markers:,} marks of "
-            f"removals, stay in {payload_roots.shown(root)}. A lifecycle rule of the bucket ends them "
+            f"the bucket of {what} has versions: {count} of {kept.bytes:,} bytes, and {kept.markers:,} marks of "
+            f"removals, stay in {payload_roots.shown(url)}. A lifecycle rule of the bucket ends them "
             "(NoncurrentVersionExpiration, ExpiredObjectDeleteMarker)",
             markup=False,
         )

@@ -98,7 +98,7 @@ def test_versions_that_stay_are_counted_and_gc_says_so(
             client.put_object(Bucket=bucket, Key=key, Body=b"x" * size)
     client.delete_object(Bucket=bucket, Key="lake/b")
     assert kept_versions(url) == (2, 1, 10, True)
-    _say_what_is_kept(url.replace("&consistent=yes", ""))
+    _say_what_is_kept(url.replace("&consistent=yes", ""), "the payload store")
     said = " ".join(capsys.readouterr().out.split())
     assert f"2 of 10 bytes, and 1 marks of removals, stay in s3://{bucket}/lake. A lifecycle rule" in said
 
