@@ -25,10 +25,12 @@ from tests.support.bundle.drawn_orders import BETWEEN, PARTITIONS, RESULT
 from tests.support.running import ArmedSparkLauncher, Running, running
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 ORDERS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'drawn_orders.py'}:drawn")
 ROWS = 4_000
+LONG = 900.0
+"""Seconds that anything may take. No driver dies here: none that is slow to begin, or to say that it lives, is replaced."""
 GROUP = "all"
 MASTER = "local-cluster[2,2,768]"
 """Two executors of two cores each, which the driver's JVM starts."""
@@ -107,7 +109,7 @@ def kill(run: Running, victim: psutil.Process) -> None:
     """Returns when Spark knows that it has lost the executor."""
     lost = text_of(run).count("Lost executor")
     victim.kill()
-    eventually(lambda: text_of(run).count("Lost executor") > lost, what="Spark knows of its loss", timeout=120)
+    eventually(lambda: text_of(run).count("Lost executor") > lost, what="Spark knows of its loss", timeout=LONG)
 
 
 def text_of(run: Running) -> str:
@@ -121,7 +123,7 @@ def shuffled(run: Running) -> int:
     if (application := application_of(run.status(GROUP))) is None:
         return 0  # its driver has not said it yet
     address = f"{application.ui_url}/api/v1/applications/{application.id}/stages?status=complete"
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=120) as answer:
         stages = json.load(answer)
     return sum(stage["numTasks"] == PARTITIONS and stage["shuffleWriteBytes"] > 0 for stage in stages)
 
@@ -132,27 +134,27 @@ def lost_between(run: Running, gates: Gates, file: int, others: int) -> None:
     `others` is how many stages behind the draw have ended then.
     """
     name = f"{BETWEEN}-{file}"
-    run.until(lambda: gates.standing(name), "a job stands between the others", timeout=240)
+    run.until(lambda: gates.standing(name), "a job stands between the others", timeout=LONG)
     [pid] = gates.standing(name).values()
     stays = executor_of(run, pid)
-    run.until(lambda: shuffled(run) == others, "the jobs before it have ended", timeout=120)
+    run.until(lambda: shuffled(run) == others, "the jobs before it have ended", timeout=LONG)
     [victim] = [one for one in executors(run) if one.pid != stays.pid]
     kill(run, victim)
     gates.open(name)
-    run.until(lambda: run.count("orders.in", "in") == file + 1, "the event is done", timeout=240)
+    run.until(lambda: run.count("orders.in", "in") == file + 1, "the event is done", timeout=LONG)
 
 
 def lost_after_a_result(run: Running, gates: Gates, file: int) -> None:
     name = f"{RESULT}-{file}"
-    run.until(lambda: len(gates.standing(name)) > 1, "tasks of the result stand", timeout=240)
+    run.until(lambda: len(gates.standing(name)) > 1, "tasks of the result stand", timeout=LONG)
     first, second = sorted(gates.standing(name))[:2]
     gates.open(f"{name}-{first}")
     payloads = Path(run.context.payloads or "")
     has_written = lambda: any(path.stat().st_size for path in payloads.rglob("*.parquet"))  # noqa: E731
-    run.until(has_written, "a task has delivered", timeout=120)
+    run.until(has_written, "a task has delivered", timeout=LONG)
     kill(run, executor_of(run, gates.standing(name)[second]))
     gates.open(name)
-    run.until(lambda: run.count("orders.in", "in") == file + 1, "the event is done", timeout=240)
+    run.until(lambda: run.count("orders.in", "in") == file + 1, "the event is done", timeout=LONG)
 
 
 def shaken(sqlite_url: str, folder: Path, *, reused: bool) -> contextlib.AbstractContextManager[Running]:
@@ -164,7 +166,7 @@ def shaken(sqlite_url: str, folder: Path, *, reused: bool) -> contextlib.Abstrac
         "params": {"orders": str(orders), "gates": str(gates), "reused": reused},
         "connections": {"lake": str(folder / "lake")},
         "payloads": str(folder / "payloads"),
-        "lease": Lease(15, 90),
+        "lease": Lease(60, LONG),
         "spark": SparkSettings(MASTER, conf=CONF),
     }
     return running(sqlite_url, "", orders, ArmedSparkLauncher(folder / "drivers"), **arguments)
@@ -179,7 +181,7 @@ def test_between_two_jobs_and_between_two_results_with_a_shuffle_that_two_stages
         lost_between(run, gates, 0, 2)
         said = text_of(run)
         lost_after_a_result(run, gates, 1)
-        run.finish(timeout=240)
+        run.finish(timeout=LONG)
         assert run.status(GROUP).incarnation == 1, "the driver has tried again by itself, and no operator is to blame"
     assert_exact(orders, tmp_path / "lake")
     assert "had made: records of two" in said, "no job had failed"
@@ -191,7 +193,7 @@ def test_between_two_jobs_with_a_shuffle_that_one_stage_reads(sqlite_url: str, t
         gates.open(f"{RESULT}-0")
         lost_between(run, gates, 0, 1)
         said = text_of(run)
-        run.finish(timeout=240)
+        run.finish(timeout=LONG)
         assert run.status(GROUP).incarnation == 1
     assert_exact(orders, tmp_path / "lake")
     assert "had made: records of two" in said
