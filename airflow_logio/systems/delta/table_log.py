@@ -24,6 +24,8 @@ from airflow_logio.systems.delta.written_files import WrittenFile
 
 log = logging.getLogger(__name__)
 
+_CHECKPOINT_EVERY = 10
+"""Commits, as Spark has it. By default delta-rs has 100, all of which each opening of the table would read."""
 _NAMED_COMMITS = 500
 """So many commits back the names of runs are looked for."""
 
@@ -131,6 +133,7 @@ class TableLog:
                     self.place.uri,
                     schema,
                     partition_by=list(writer.partitions),
+                    configuration={"delta.checkpointInterval": str(_CHECKPOINT_EVERY)},
                     storage_options=dict(self.place.options),
                     commit_properties=deltalake.CommitProperties(max_commit_retries=0),
                 )

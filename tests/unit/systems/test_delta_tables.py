@@ -244,6 +244,24 @@ def test_what_is_appended_is_looked_for_without_an_object_for_each_file_of_the_t
     assert ids(lake) == [1, 2]
 
 
+def test_a_table_that_the_writer_makes_is_opened_by_a_few_commits(lake: str) -> None:
+    """Each opening reads all commits since the last checkpoint; what they say outlives it."""
+    run = DeltaRun(appending(), lake)
+    run.begin(orders(1))
+    for number in range(3, 13):
+        run.write(number, orders(number))
+    log = Path(lake, "orders", "_delta_log")
+    assert version_of(log.parent) == 11 and [one.name[:20] for one in log.glob("*.checkpoint.parquet")] == [f"{9:020}"]
+    for number in range(10):
+        (log / f"{number:020}.json").unlink()
+    run.write(12, orders(12))
+    run.write(13, orders(13))
+    assert sorted(deltalake.DeltaTable(str(log.parent)).to_pyarrow_table().column("id").to_pylist()) == [
+        1,
+        *range(3, 14),
+    ]
+
+
 def test_markers_outlive_checkpoints(lake: str) -> None:
     run = DeltaRun(appending(), lake)
     run.begin(orders(1))
