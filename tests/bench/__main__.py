@@ -1,6 +1,6 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
-DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, the paper's evaluation, an
-aggregation beside Structured Streaming and Flink, its latency at half load; all checked."""
+DataFrames against PySpark scripts and on a cluster, Delta tables, commits against hand-written SQL, the paper's evaluation,
+an aggregation beside Structured Streaming and Flink, its latency at half load; all checked."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.bench import (
     constants,
     days,
     days_in_airflow,
+    delta,
     delta_files,
     floods,
     growth,
@@ -37,6 +38,7 @@ from tests.bench import (
     simulation,
     spark,
     spark_kills,
+    spark_stores,
     throughput,
     undone,
 )
@@ -46,6 +48,7 @@ from tests.bench.paper.series import BY_NAME
 from tests.bench.peers import evaluation as peers
 
 RECOVERED = ("totals", "hourly")
+FOLDER = "folder"
 
 
 def main() -> int:
@@ -98,6 +101,15 @@ def _in_airflow(databases: Any, arguments: argparse.Namespace) -> Iterator[Any]:
         yield from in_airflow.measure(databases, form, arguments.kills, arguments.events_per_second)
 
 
+def _spark(databases: Sqlite, asked: argparse.Namespace) -> Iterator[Any]:
+    size = (asked.runs, asked.events, asked.event_mb)
+    stores = asked.payloads or ((FOLDER, *spark_stores.STORES) if asked.only else (FOLDER,))
+    if FOLDER in stores:
+        yield from spark.measure(databases, *size)
+        yield from delta_files.measure(databases, asked.runs, asked.table_records)
+    yield from spark_stores.measure(databases, *size, [name for name in stores if name != FOLDER])
+
+
 Measure = Callable[[Any, argparse.Namespace], Iterable[Any]]
 OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("throughput", Databases, lambda at, asked: [throughput.measure(at, asked.runs)]),
@@ -105,15 +117,9 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("replicas", Postgres, lambda at, asked: replicas.measure(at, asked.runs)),
     ("airflow", Postgres, _in_airflow),
     ("constants", Databases, lambda at, _: constants.measure(at)),
-    (
-        "spark",
-        Sqlite,
-        lambda at, asked: itertools.chain(
-            spark.measure(at, asked.runs, asked.events, asked.event_mb),
-            delta_files.measure(at, asked.runs, asked.table_records),
-        ),
-    ),
+    ("spark", Sqlite, _spark),
     ("spark_killed", Sqlite, lambda at, asked: spark_kills.measure(at, asked.runs, *asked.killed)),
+    ("delta", Sqlite, lambda at, asked: delta.measure(at, asked.runs, asked.delta_files)),
     (
         "cluster",
         Postgres,
@@ -137,8 +143,8 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
 )
 """Part → where it is measured, and how."""
 PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
-ASKED_FOR = ("paper", "partitions", "peers", "half_load", "days_airflow")
-"""Parts that take long, so that they are measured only if they are named."""
+ASKED_FOR = ("paper", "partitions", "peers", "half_load", "days_airflow", "delta")
+"""Parts that take long, so that they are measured only if they are named; so are stores other than folders, of ``spark``."""
 
 
 def _arguments() -> argparse.Namespace:
@@ -152,6 +158,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=4, help="of DataFrames that are measured against scripts")
     parser.add_argument("--event-mb", type=int, default=256, help="MB of Parquet files in each of these events")
     parser.add_argument("--table-records", type=int, default=8_000_000, help="of a Delta table that executors write")
+    parser.add_argument(
+        "--payloads",
+        action="append",
+        choices=[FOLDER, *spark_stores.STORES],
+        help="where DataFrames that are measured against scripts have their payload store, only this (repeatable)",
+    )
     parser.add_argument(
         "--killed",
         type=int,
@@ -190,6 +202,14 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--records", type=int, action="append", help="beside Structured Streaming and Flink, only so many (repeatable)"
+    )
+    parser.add_argument(
+        "--delta-files",
+        type=int,
+        nargs=2,
+        action="append",
+        metavar=("FILES", "RECORDS"),
+        help="that go into a Delta table, and records of each (repeatable)",
     )
     parser.add_argument("--held-mb", type=int, default=256, help="MB of a day that is held in the log")
     parser.add_argument("--backfilled", type=int, default=days.BACKFILLED, help="days that Airflow backfills at once")

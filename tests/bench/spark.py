@@ -13,12 +13,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -26,6 +26,7 @@ from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import run_spec
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store import open_store
 from airflow_logio.supervision.local_run import LocalRun
@@ -70,12 +71,16 @@ class Shape:
 
     name: str
     attr: str
-    """Of the pipeline, in `PIPELINE`."""
+    """Of the pipeline, in its module."""
     groups: tuple[str, ...]
     script: str
     target: float
     expected: Expected
     actions_per_event: int = 1
+    opening_actions: int = 0
+    """Of a writer that begins with one."""
+    pipeline: Path = PIPELINE
+    has_spark: bool = True
 
 
 CHAIN = Shape("chain", "chain", ("chain",), "synced", 1.15, NAMED)
@@ -99,7 +104,7 @@ class Work:
     events: int
     wanted: dict[Expected, Fingerprint]
 
-    def check(self, files: Iterator[Path], expected: Expected, what: str) -> None:
+    def check(self, files: Iterable[Path], expected: Expected, what: str) -> None:
         """Raises `WrongResult`."""
         if (is_so := expected.found(files)) != self.wanted[expected]:
             raise WrongResult(f"{what}: {is_so} are records and hash, and {self.wanted[expected]} were expected")
@@ -112,7 +117,7 @@ def measure(databases: Databases, runs: int, events: int, event_mb: int) -> Iter
         took: dict[str, list[Took]] = {}
         for _ in range(runs):  # in turns: what else the machine does meanwhile meets all of them
             for shape in SHAPES:
-                took.setdefault(shape.name, []).append(_timed(databases, work, shape))
+                took.setdefault(shape.name, []).append(timed(databases, work, shape))
             for kind in (*dict.fromkeys(shape.script for shape in SHAPES), *OTHERS):
                 took.setdefault(kind, []).append(_script(kind, work))
         for shape in SHAPES:
@@ -156,13 +161,30 @@ def _listed(runs: list[Took]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Stores:
+    """Where a run keeps its payloads, and where it publishes: URLs, or folders."""
+
+    payloads: str
+    lake: str
+    published: Callable[[], Iterable[Path]]
+    """The files that a reader finds there, on this machine."""
+    settings: SparkSettings = SETTINGS
+
+
+def in_folders(folder: Path) -> Stores:
+    lake = folder / "lake"
+    lake.mkdir()
+    return Stores(str(folder / "payloads"), str(lake), lambda: lake.rglob("*.parquet"))
+
+
+@dataclass(frozen=True, slots=True)
 class ChainRun:
-    """A run of a pipeline, nothing launched yet; `lake` is where it publishes."""
+    """A run of a pipeline, nothing launched yet."""
 
     shape: Shape
     context: LaunchContext
     local: LocalRun
-    lake: Path
+    stores: Stores
 
     def published(self) -> int:
         """Write actions that are in the lake, as the log knows."""
@@ -177,8 +199,16 @@ class ChainRun:
         identities = [status.identity for status in self.context.store.groups(self.context.run.run_id)]
         return [identity.pid for identity in identities if identity is not None]
 
+    def roots(self) -> list[int]:
+        """Of its drivers, the processes with all that belongs to them: spark-submit's JVMs where there are any."""
+        return [psutil.Process(pid).ppid() if self.shape.has_spark else pid for pid in self.pids()]
+
     def is_done(self, work: Work) -> bool:
-        return self.published() == work.events * self.shape.actions_per_event
+        """Raises `WrongResult` if it never will be."""
+        for status in self.context.store.groups(self.context.run.run_id):
+            if status.state is GroupState.PARKED:
+                raise WrongResult(f"{self.shape.name}: group {status.group} is parked: {status.error}")
+        return self.published() == work.events * self.shape.actions_per_event + self.shape.opening_actions
 
     def last_at(self) -> float:
         """When the last file was published."""
@@ -196,11 +226,9 @@ class Up:
 
 
 @contextmanager
-def _run(databases: Databases, folder: Path, orders: Path, shape: Shape) -> Iterator[ChainRun]:
+def _run(databases: Databases, folder: Path, orders: Path, shape: Shape, stores: Stores) -> Iterator[ChainRun]:
     log_url, _ = databases.fresh(folder)
-    lake, payloads = folder / "lake", folder / "payloads"
-    lake.mkdir()
-    ref = bundle.parse_ref(f"{PIPELINE}:{shape.attr}")
+    ref = bundle.parse_ref(f"{shape.pipeline}:{shape.attr}")
     pipeline = bundle.load(ref)
     store = open_store(log_url, application="logio bench")
     try:
@@ -212,7 +240,7 @@ def _run(databases: Databases, folder: Path, orders: Path, shape: Shape) -> Iter
             params={"orders": str(orders), "products": str(parquet_file("products"))},
             connections={"lake": "lake"},
             hold_sources=True,
-            payloads=str(payloads),
+            payloads=stores.payloads,
         )
         context = LaunchContext(
             store=store,
@@ -220,17 +248,21 @@ def _run(databases: Databases, folder: Path, orders: Path, shape: Shape) -> Iter
             run=store.start_run(spec),
             imported=pipeline,
             ref=ref,
-            connections={"lake": str(lake)},
+            connections={"lake": stores.lake},
             launcher=LocalProcessLauncher(folder / "drivers"),
-            settings=SETTINGS,
-            payloads=str(payloads),
+            settings=stores.settings,
+            payloads=stores.payloads,
         )
-        yield ChainRun(shape, context, LocalRun(context), lake)
+        yield ChainRun(shape, context, LocalRun(context), stores)
     finally:
         store.dispose()
 
 
-def _timed(databases: Databases, work: Work, shape: Shape) -> Took:
+Place = Callable[[Path], Stores]
+"""Stores for one run, which has a folder of its own."""
+
+
+def timed(databases: Databases, work: Work, shape: Shape, place: Place = in_folders) -> Took:
     """From the drivers being up to the last published file."""
 
     def followed(run: ChainRun, up: Up, meter: Meter) -> Took:
@@ -238,14 +270,20 @@ def _timed(databases: Databases, work: Work, shape: Shape) -> Took:
         eventually(lambda: run.is_done(work), what="all is published", timeout=LONG, every=LOOK_SECONDS)
         return Took(run.last_at() - up.at, meter.read() - cpu)
 
-    return supervised(databases, work, shape, followed)
+    return supervised(databases, work, shape, followed, place)
 
 
-def supervised(databases: Databases, work: Work, shape: Shape, followed: Callable[[ChainRun, Up, Meter], T]) -> T:
+def supervised(
+    databases: Databases,
+    work: Work,
+    shape: Shape,
+    followed: Callable[[ChainRun, Up, Meter], T],
+    place: Place = in_folders,
+) -> T:
     """What `followed` returns of a run, which must be exact."""
     with (
         tempfile.TemporaryDirectory(prefix="logio-bench-") as name,
-        _run(databases, Path(name), work.orders, shape) as run,
+        _run(databases, Path(name), work.orders, shape, place(Path(name))) as run,
     ):
         outcome: list[Outcome] = []
         thread = threading.Thread(target=lambda: outcome.append(run.local.run().outcome), name="supervisor")
@@ -254,7 +292,7 @@ def supervised(databases: Databases, work: Work, shape: Shape, followed: Callabl
         try:
             eventually(lambda: run.are_ready(1), what="all drivers are up", timeout=LONG, every=LOOK_SECONDS)
             up = Up(time.time(), time.time() - launched)
-            with metered(psutil.Process(pid).ppid() for pid in run.pids()) as meter:  # spark-submit's JVMs
+            with metered(run.roots()) as meter:
                 result = followed(run, up, meter)
         except BaseException:
             run.local.halt()
@@ -263,36 +301,51 @@ def supervised(databases: Databases, work: Work, shape: Shape, followed: Callabl
             thread.join()
         if outcome != [Outcome.FINISHED]:
             raise WrongResult(f"the run of {shape.name} is {outcome}")
-        work.check(run.lake.rglob("*.parquet"), shape.expected, shape.name)
+        work.check(run.stores.published(), shape.expected, shape.name)
         return result
 
 
 # --- the scripts ------------------------------------------------------------------------------------------------------
 
 
-def _script(kind: str, work: Work) -> Took:
-    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
-        target, config = Path(name) / "out", Path(name) / "config.json"
-        target.mkdir()
-        config.write_text(
-            json.dumps(
-                {
-                    "kind": kind,
-                    "orders": str(work.closing if kind == "streaming_hours" else work.orders),
-                    "products": str(parquet_file("products")),
-                    "files_per_event": FILES_PER_EVENT,
-                    "target": str(target),
-                }
-            )
-        )
-        conf = SETTINGS.effective_conf({}, frames=True)
-        command = spark_submit.command(SETTINGS, conf, f"script {kind}", None, SCRIPT, config)
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One of the kinds of a file that spark-submit runs, and what must come of it."""
+
+    kind: str
+    expected: Expected
+    file: Path = SCRIPT
+    settings: SparkSettings = SETTINGS
+    wanted: Mapping[str, Any] = field(default_factory=dict)
+    """What it is told besides."""
+
+    def run(self, work: Work, folder: Path, published: Callable[[], Iterable[Path]]) -> Took:
+        """Exactly. Raises `WrongResult`."""
+        config = folder / "config.json"
+        common = {"kind": self.kind, "products": str(parquet_file("products")), "files_per_event": FILES_PER_EVENT}
+        config.write_text(json.dumps({**common, "orders": str(work.orders), **self.wanted}))
+        conf = self.settings.effective_conf({}, frames=True)
+        command = spark_submit.command(self.settings, conf, f"script {self.kind}", None, self.file, config)
         done = subprocess.run(
-            command, env=spark_submit.environment(SETTINGS), capture_output=True, text=True, timeout=LONG, check=False
+            command,
+            env=spark_submit.environment(self.settings),
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+            check=False,
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith("MEASURED ")]
         if done.returncode or len(lines) != 1:
-            raise WrongResult(f"the script {kind} has failed: {(done.stderr + done.stdout)[-2_000:]}")
-        expected = {shape.script: shape.expected for shape in SHAPES} | OTHERS
-        work.check(target.rglob("*.parquet"), expected[kind], f"script {kind}")
+            raise WrongResult(f"the script {self.kind} has failed: {(done.stderr + done.stdout)[-2_000:]}")
+        work.check(published(), self.expected, f"script {self.kind}")
         return Took(**json.loads(lines[0].removeprefix("MEASURED ")))
+
+
+def _script(kind: str, work: Work) -> Took:
+    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
+        target = Path(name) / "out"
+        target.mkdir()
+        expected = {shape.script: shape.expected for shape in SHAPES} | OTHERS
+        orders = work.closing if kind == "streaming_hours" else work.orders
+        script = Script(kind, expected[kind], wanted={"orders": str(orders), "target": str(target)})
+        return script.run(work, Path(name), lambda: target.rglob("*.parquet"))

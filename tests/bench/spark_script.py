@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,17 @@ def keep(made: DataFrame, wanted: dict[str, Any], number: int, target: Path) -> 
 
 def publish_sums(batch: DataFrame, wanted: dict[str, Any], number: int) -> None:
     """A file for each hour."""
+    made = Path(wanted["target"]) / f"_sums-{number}"
+    sums_of(batch).repartition("at").write.partitionBy("at").options(**CODEC).parquet(str(made))
+    settle(made, Path(wanted["target"]), number)
+
+
+def sums_of(batch: DataFrame) -> DataFrame:
+    """Per hour and store; ``at`` is the hour as a name of a folder."""
     from pyspark.sql import functions as F
 
     hours = batch.withColumn("hour", F.date_trunc("hour", "ordered_at"))
-    sums = per_store(hours, "hour").withColumn("at", F.date_format("hour", "yyyyMMddHH"))
-    made = Path(wanted["target"]) / f"_sums-{number}"
-    sums.repartition("at").write.partitionBy("at").options(**CODEC).parquet(str(made))
-    settle(made, Path(wanted["target"]), number)
+    return per_store(hours, "hour").withColumn("at", F.date_format("hour", "yyyyMMddHH"))
 
 
 def settle(batch: Path, target: Path, number: int) -> None:
@@ -140,7 +144,8 @@ def stream(result: DataFrame, wanted: dict[str, Any]) -> None:
     written.format("parquet").start(wanted["target"]).awaitTermination()
 
 
-KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
+Kind = Callable[[Any, dict[str, Any]], None]
+KINDS: dict[str, Kind] = {
     "synced": synced,
     "plain": plain,
     "streaming": streaming,
@@ -150,19 +155,20 @@ KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
 }
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str], kinds: Mapping[str, Kind], warm: Kind = lambda session, _: warm_up(session)) -> None:
+    """Run one of these kinds, as a file of settings says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
     wanted = json.loads(parser.parse_args(arguments).config.read_text())
     session = SparkSession.builder.appName("script").getOrCreate()
-    warm_up(session)
+    warm(session, wanted)
     tree = psutil.Process(os.getppid())  # spark-submit's JVM
     cpu, began = cpu_seconds(tree), time.monotonic()
-    KINDS[wanted["kind"]](session, wanted)
+    kinds[wanted["kind"]](session, wanted)
     seconds = time.monotonic() - began
     print("MEASURED " + json.dumps({"seconds": seconds, "cpu": cpu_seconds(tree) - cpu}), flush=True)
     session.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:], KINDS)

@@ -127,8 +127,11 @@ def why_no_s3proxy() -> str | None:
 
 
 @contextmanager
-def s3proxy(folder: Path, *, checks_signatures: bool = True) -> Iterator[ObjectStore]:
-    """S3Proxy's server. What it keeps is in files below the folder, also for the next one there. Raises `NotFetched`."""
+def s3proxy(
+    folder: Path, *, checks_signatures: bool = True, provider: str = "filesystem-nio2"
+) -> Iterator[ObjectStore]:
+    """S3Proxy's server. What it keeps is in files below the folder, also for the next one there, as one of its providers has
+    them. Raises `NotFetched`."""
     kept = folder / "kept"
     kept.mkdir(exist_ok=True)
     names = ObjectStore("").variables
@@ -137,7 +140,7 @@ def s3proxy(folder: Path, *, checks_signatures: bool = True) -> Iterator[ObjectS
         f"s3proxy.authorization={'aws-v2-or-v4' if checks_signatures else 'none'}\n"
         f"s3proxy.identity={names['AWS_ACCESS_KEY_ID']}\ns3proxy.credential={names['AWS_SECRET_ACCESS_KEY']}\n"
         "s3proxy.ignore-unknown-headers=true\n"  # checksums of removals
-        f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={kept}\n"
+        f"jclouds.provider={provider}\njclouds.filesystem.basedir={kept}\n"
     )
     (folder / "logback.xml").write_text(_LOGBACK)
     command = [str(find_java()), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
