@@ -17,7 +17,7 @@ from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.spark.delta_files import TASK_BYTES
-from tests.acceptance.test_bucket_lake import MASTER, executors
+from tests.support.bucket_lakes import MASTER, executors
 from tests.support.delta_tables import files_of, numbers_of
 from tests.support.running import ArmedSparkLauncher, Running, has_ended, running
 from tests.support.waiting import eventually

@@ -615,6 +615,9 @@ day_of_delta = DeltaWriter(
 filled_delta = DeltaWriter(
     "lake", "pages", on_new_run="overwrite", by=["day"], switch="at once", sends_after_writes=True
 )
+late_delta = DeltaWriter(
+    "lake", "late_sales", columns={"amount": "double"}, on_new_run="supersede", run_column="logio_run"
+)
 # [END DeltaWriter]
 
 

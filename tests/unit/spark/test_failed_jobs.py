@@ -57,7 +57,9 @@ def test_only_what_is_lost_on_the_way_is_an_outage_of_a_write(
     connections = Connections("work", {}, WriterIdentity("run", 1, 0.0), 1.0)
     executors = Executors(connections, Bodies(None), None, sessions, "logio test")
     with pytest.raises(kind, match=f"^{says}"):
-        executors._run("loading t", lambda session: session.range(1).mapInArrow(work, "id long").toArrow())
+        executors._run(
+            "loading t", lambda session: session.range(1).mapInArrow(work, "id long").toArrow(), needs="pyarrow"
+        )
 
 
 class Losing:
