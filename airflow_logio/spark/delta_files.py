@@ -2,7 +2,7 @@
 
 A task reads some files of datasets, compares each with its manifest, and writes records by the code that the driver has for
 those of small events; a large file that is already what the table would get is copied. Each file has a name that is used
-once, so what an attempt has left that failed, was killed, or is a second copy, no commit ever names.
+once, so what an attempt has left that failed, was killed, or is a second copy, no commit ever names (ADR-215).
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ _PASSES = re.compile(
     r"|ConnectException|NoRouteToHost|SafeModeException|StandbyException|RetriableException|ExpiredToken|RequestTimeTooSkewed"
 )
 """What Spark says of one that is unavailable for a while."""
+# Of Hadoop, and of Amazon's accelerator, by which Spark reads since Hadoop 3.5 (ADR-217).
 BUSY_BUCKET = re.compile(
     r"\b(AWSServiceThrottledException|AWSServiceIOException|AWSStatus500Exception|AWSApiCallTimeoutException"
     r"|AWSClientIOException|SlowDown|ExpiredToken|ExpiredTokenException|RequestTimeTooSkewed)\b"

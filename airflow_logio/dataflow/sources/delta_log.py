@@ -1,4 +1,7 @@
-"""The log of a Delta table as a source reads it: its commits as files, and what the table was at a version by delta-rs."""
+"""The log of a Delta table as a source reads it: its commits as files, and what the table was at a version by delta-rs.
+
+What is believed of either, ADR-213 and ADR-216 say.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of connections in HDFS, one for all nodes, read without a JVM.
+"""The file of connections in HDFS, one for all nodes, read without a JVM (ADR-218).
 
 It is asked for as the user of this process, or of HADOOP_USER_NAME, and only that user may have it. A NameNode or DataNode
 that is unavailable is waited for; one that is silent holds up a thread of its own, and the driver no longer than others do.

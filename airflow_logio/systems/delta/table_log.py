@@ -25,7 +25,7 @@ from airflow_logio.systems.delta.written_files import WrittenFile
 log = logging.getLogger(__name__)
 
 _CHECKPOINT_EVERY = 10
-"""Commits, as Spark has it. By default delta-rs has 100, all of which each opening of the table would read."""
+"""Commits, as Spark has it. By default delta-rs has 100, all of which each opening of the table would read (ADR-222)."""
 _NAMED_COMMITS = 500
 """So many commits back the names of runs are looked for."""
 
@@ -190,7 +190,7 @@ class TableLog:
 
 class _Numbers:
     """App id → number of a table, known up to a version. delta-rs reads all commits since the last checkpoint for each id
-    that it is asked for; what came since is in a commit or two.
+    that it is asked for; what came since is in a commit or two. What makes them hold is a digest (ADR-219).
     """
 
     def __init__(self, place: TablePlace) -> None:

@@ -1,4 +1,7 @@
-"""HDFS without a JVM, by `hdfs_native`: what a NameNode is asked, and what errors mean. For tasks and drivers."""
+"""HDFS without a JVM, by `hdfs_native`: what a NameNode is asked, and what errors mean. For tasks and drivers.
+
+The client has no deadlines of its own, so each call is made in a thread that is waited for (ADR-214, ADR-221).
+"""
 
 from __future__ import annotations
 
