@@ -38,6 +38,7 @@ from airflow_logio.store.records.run_records import (
     Supervision,
 )
 from airflow_logio.store.rules.allowed_rules import check_allowed
+from airflow_logio.systems.bucket_roots import check_library
 from airflow_logio.systems.databases.table_names import check_schema_of_sqlite
 from airflow_logio.systems.payload_roots import HOW_TO_CONFIGURE, check_shared
 from airflow_logio.systems.rising_columns import not_followed
@@ -218,6 +219,8 @@ def check_beside_log(pipeline: Pipeline, url_of: Callable[[str], str], log_url: 
 
 def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:
     stored = [name for name, source in sources.items() if not source.replayable]
+    if payloads is not None:
+        check_library(payloads)
     if stored and payloads is None:
         raise ConfigurationError(
             f"source {stored[0]!r} of pipeline {pipeline.name!r} cannot be replayed: the effect of its reads must be stored "

@@ -107,8 +107,9 @@ def _check_spark(session: Any, payloads: EpochPayloads, path: str, said: str) ->
         text = _without_frames(error)
         if _NO_CLIENT.search(text):
             raise ConfigurationError(
-                f"Spark has no client for {named}: add the one of Spark's version of Hadoop to spark.jars.packages, for S3 "
-                f"org.apache.hadoop:hadoop-aws (docs/how-to/buckets.md): {text[:_MOST_CHARACTERS]}"
+                f"Spark has no client for {named}: add it to spark.jars.packages, for S3 org.apache.hadoop:hadoop-aws of "
+                "Spark's version of Hadoop, for Google com.google.cloud.bigdataoss:gcs-connector (docs/how-to/buckets.md): "
+                f"{text[:_MOST_CHARACTERS]}"
             ) from error
         if not _OF_STORE.search(text):
             raise

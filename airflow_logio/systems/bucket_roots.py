@@ -1,6 +1,6 @@
 """Roots of payload stores in buckets: what they may say, and what each client of theirs is told by them.
 
-Three clients reach one store: drivers by fsspec, tasks by Arrow, Spark's reader by Hadoop. The root is all that they have in
+Drivers reach one by fsspec, tasks by Arrow (S3) or fsspec, Spark's reader by Hadoop. The root is all that they have in
 common, and nothing in it is secret: executors get it as part of their jobs.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -41,6 +42,25 @@ _OTHER_NAMES = {
     "swift": "Hadoop has no client for it any more: take a store that speaks the protocol of S3, and write s3://bucket/path",
 }
 """Scheme → why it is refused."""
+
+
+_LIBRARIES = {
+    "s3": ("s3fs", "s3fs"),
+    "gs": ("gcsfs", "'airflow-logio[gcs]'"),
+    "abfss": ("adlfs", "'airflow-logio[azure]'"),
+}
+"""Scheme → what drivers import, and what brings it."""
+
+
+def check_library(root: str) -> None:
+    """Raises `ConfigurationError` if the library is not installed here that opens such a root; nothing is imported."""
+    library, bringing = _LIBRARIES.get(root.partition("://")[0], (None, ""))
+    if library is not None and find_spec(library) is None:
+        scheme = root.partition("://")[0]
+        raise ConfigurationError(
+            f"the payload store {scheme}://... needs {library}, which is not installed: pip install {bringing}, wherever it "
+            "is opened: where drivers run, where they are launched, and where `logio` is used"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +103,6 @@ class BucketRoot:
             )
         return cls(parts.scheme, parts.netloc, path, _parameters(what, parts.scheme, parts.query))
 
-    @staticmethod
-    def is_meant(root: str) -> bool:
-        """Whether a root is one of a bucket, by its scheme."""
-        return root.partition("://")[0] in _PARAMETERS
-
     @property
     def endpoint(self) -> str | None:
         """The URL of a store that is not the provider's own."""
@@ -111,12 +126,9 @@ class BucketRoot:
 
     def fsspec_options(self) -> dict[str, Any]:
         """For the file system of fsspec."""
-        match self.scheme:
-            case "s3":
-                return s3fs_options(self.url())
-            case "gs":
-                return {"endpoint_url": self.endpoint} if self.endpoint else {}
-        return {"anon": False}  # without it, adlfs asks for nothing but public containers
+        if self.scheme == "s3":
+            return s3fs_options(self.url())
+        return {"endpoint_url": self.endpoint} if self.endpoint else {}
 
     def hadoop_options(self) -> dict[str, str]:
         """For Spark's reader: settings of Hadoop, of this bucket alone where it knows such."""
@@ -128,6 +140,12 @@ class BucketRoot:
         """What Spark opens a path below the root by; `scheme` is another name for S3 than ``s3a``."""
         named = (scheme or "s3a") if self.scheme == "s3" else self.scheme
         return f"{named}://{self.authority}/{self.below(path)}"
+
+
+def parted(location: str) -> tuple[str, str]:
+    """The bucket of a file's location, as a root, and the path in it."""
+    parts = urlsplit(location)
+    return f"{parts.scheme}://{parts.netloc}{f'?{parts.query}' if parts.query else ''}", parts.path.strip("/")
 
 
 def _check_authority(what: str, scheme: str, authority: str) -> None:

@@ -52,7 +52,7 @@ def check_shared(root: str) -> None:
             if is_hdfs(root):
                 parsed(root)
             else:
-                BucketRoot.of(root)
+                _check_datasets(BucketRoot.of(root))
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"{error}. It is where datasets (mode 'dataframe') are kept. To change it, {HOW_TO_CONFIGURE}"
@@ -62,6 +62,16 @@ def check_shared(root: str) -> None:
         raise ConfigurationError(
             f"the payload store {root} has {' '.join(patterns)} in its path, which Spark takes for a pattern when it reads "
             "datasets (mode 'dataframe'): choose a folder without *?[]{} and \\ in its path"
+        )
+
+
+def _check_datasets(at: BucketRoot) -> None:
+    """Raises `ConfigurationError` for a store of which nothing shows that Spark reads there what tasks write."""
+    if at.scheme == "abfss":
+        raise ConfigurationError(
+            f"the payload store {at.url()} keeps bodies and stored effects, and no datasets: Hadoop's client of Azure has "
+            "never been tried beside it. Choose a bucket of S3 or Google (s3://bucket/path, gs://bucket/path), HDFS, or a "
+            "folder that driver and executors share"
         )
 
 

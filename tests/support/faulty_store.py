@@ -83,6 +83,8 @@ class Answer:
 
     status: int
     code: str
+    body: str = ""
+    """What another store says, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,8 @@ class _Exchange(BaseHTTPRequestHandler):
         request = _request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
         effect = self.server.met(request)
         match effect:
-            case Answer(status, code):
-                return self._refuse(request, status, code)
+            case Answer():
+                return self._refuse(request, effect)
             case Cut():
                 raise ConnectionError
             case Wait(gate):
@@ -315,11 +317,11 @@ class _Exchange(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _refuse(self, request: Request, status: int, code: str) -> None:
-        said = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
-        body = b"" if request.method == "HEAD" else said.encode()
-        headers = [("Content-Type", "application/xml"), ("x-amz-request-id", "none")]
-        self._answer(status, headers, body)
+    def _refuse(self, request: Request, what: Answer) -> None:
+        xml = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{what.code}</Code><Message>{what.code}</Message></Error>"
+        body = b"" if request.method == "HEAD" else (what.body or xml).encode()
+        headers = [("Content-Type", f"application/{'json' if what.body else 'xml'}"), ("x-amz-request-id", "none")]
+        self._answer(what.status, headers, body)
 
     def finish(self) -> None:
         with suppress(OSError):

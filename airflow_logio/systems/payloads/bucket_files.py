@@ -1,4 +1,4 @@
-"""The files of datasets in a bucket, by Arrow: each an object that is put as a whole, or not at all.
+"""The files of datasets in a bucket of S3, by Arrow: each an object that is put as a whole, or not at all.
 
 Tasks use this, so it needs nothing but Arrow. Objects are removed by drivers (`object_storage`): Arrow would leave an empty
 object for the folder of each that it removes.
@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, opened
+from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
 from airflow_logio.dataflow.writers.folder_files import open_bucket
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, LogUnavailable
 from airflow_logio.systems.bucket_roots import BucketRoot
@@ -31,7 +30,7 @@ TAIL_BYTES = 2**20
 """What is kept of the end of a file that is written: a footer that is longer is read again."""
 _READ_BYTES = 2**16
 """What is read of the end of a file at first: most footers are shorter."""
-_OF_THE_WAY = re.compile(r"AWS Error|google::cloud::Status|Azure Error|curlCode|[Tt]ime(?:d )?out|[Cc]onnection")
+_OF_THE_WAY = re.compile(r"AWS Error|curlCode|[Tt]ime(?:d )?out|[Cc]onnection")
 """What Arrow says of a request that has failed, in any of its clients, and not of bytes that it does not understand."""
 _EXPIRED = re.compile(r"Expired|EXPIRED|TokenRefreshRequired|RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED")
 
@@ -51,9 +50,8 @@ class BucketFiles(DataFiles):
 
     def _opened(self) -> tuple[Any, str]:
         """A client, and the bucket."""
-        opening = open_bucket if self._at.scheme == "s3" else opened
         try:
-            return opening(self._named, self._at.arrow_url())
+            return open_bucket(self._named, self._at.arrow_url())
         except ExternalUnavailable as error:
             raise LogUnavailable(str(error)) from error
 
@@ -138,12 +136,6 @@ class BucketFiles(DataFiles):
 
     def _key(self, path: str) -> str:
         return f"{self._bucket}/{self._at.below(path)}"
-
-
-def parted(location: str) -> tuple[str, str]:
-    """The bucket of a `BucketFiles.location`, as a root, and the path in it."""
-    parts = urlsplit(location)
-    return f"{parts.scheme}://{parts.netloc}{f'?{parts.query}' if parts.query else ''}", parts.path.strip("/")
 
 
 class _NewObject(NewFile):

@@ -21,6 +21,10 @@ def data_files(root: str) -> DataFiles:
         return HdfsFiles(root)
     from airflow_logio.systems.payloads.bucket_files import BucketFiles
 
+    if root.startswith("gs://"):
+        from airflow_logio.systems.payloads.google_files import GoogleFiles
+
+        return GoogleFiles(root)
     return BucketFiles(root)
 
 
@@ -37,7 +41,7 @@ def located(location: str) -> tuple[DataFiles, str]:
     if is_hdfs(location):
         from airflow_logio.systems.payloads.hdfs_files import parted
     else:
-        from airflow_logio.systems.payloads.bucket_files import parted
+        from airflow_logio.systems.bucket_roots import parted
 
     root, path = parted(location)
     return data_files(root), path

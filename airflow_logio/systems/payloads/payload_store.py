@@ -17,7 +17,6 @@ from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
-from airflow_logio.systems.bucket_roots import BucketRoot
 from airflow_logio.systems.calls import CallWatch, Wait
 from airflow_logio.systems.hdfs_roots import is_hdfs
 from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
@@ -55,10 +54,19 @@ def _storage_of(root: str) -> Storage:
         from airflow_logio.systems.payloads.hdfs_storage import HdfsStorage
 
         return HdfsStorage(root)
-    if BucketRoot.is_meant(root):
-        from airflow_logio.systems.payloads.bucket_storage import BucketStorage
+    match root.partition("://")[0]:
+        case "s3":
+            from airflow_logio.systems.payloads.s3_storage import S3Storage
 
-        return BucketStorage(root)
+            return S3Storage(root)
+        case "gs":
+            from airflow_logio.systems.payloads.google_storage import GoogleStorage
+
+            return GoogleStorage(root)
+        case "abfss":
+            from airflow_logio.systems.payloads.azure_storage import AzureStorage
+
+            return AzureStorage(root)
     from airflow_logio.systems.payloads.object_storage import ObjectStorage
 
     return ObjectStorage(root)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_logio import FolderSource, Pipeline
 from airflow_logio.dataflow.writers.bucket_clients import s3a_settings, s3fs_options
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.start_run import _check_storable
+from airflow_logio.systems import bucket_roots
 from airflow_logio.systems.bucket_roots import BucketRoot
-from airflow_logio.systems.payloads import task_files
+from airflow_logio.systems.payloads import Payloads, task_files
 from airflow_logio.systems.payloads.bucket_files import BucketFiles
 from airflow_logio.systems.payloads.file_roots import data_files, located
 from tests.support.lakes import reached
@@ -149,6 +153,26 @@ def test_a_root_that_not_all_clients_understand_is_refused_without_its_secret(ro
     assert "geheim" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("root", "library", "says"),
+    [
+        ("s3://bucket/path", "s3fs", "pip install s3fs"),
+        ("gs://bucket/path", "gcsfs", "pip install 'airflow-logio[gcs]'"),
+        ("abfss://c@account.dfs.core.windows.net/path", "adlfs", "pip install 'airflow-logio[azure]'"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_before_a_run(
+    root: str, library: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_roots, "find_spec", lambda name: None if name == library else find_spec(name))
+    pipeline = Pipeline("p")
+    pipeline.source("raw", FolderSource("/orders"))
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        _check_storable(pipeline, {}, root)
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        Payloads(root)
+
+
 def test_each_client_is_told_of_the_same_store() -> None:
     at = BucketRoot.of("s3://bucket/a/b/?region=eu-west-1&endpoint_override=store:9000&scheme=http")
     assert at.arrow_url() == "s3://bucket?region=eu-west-1&endpoint_override=store:9000&scheme=http"
@@ -156,5 +180,9 @@ def test_each_client_is_told_of_the_same_store() -> None:
     assert at.fsspec_options() == s3fs_options(at.url())
     assert at.hadoop_url("run/1.parquet") == "s3a://bucket/a/b/run/1.parquet"
     assert at.hadoop_url("run/1.parquet", "s3") == "s3://bucket/a/b/run/1.parquet"
+    google = BucketRoot.of("gs://bucket/a?endpoint_override=store:9000&scheme=http")
+    assert google.fsspec_options() == {"endpoint_url": "http://store:9000"}
+    assert google.hadoop_options() == {"fs.gs.storage.root.url": "http://store:9000/"}
+    assert google.hadoop_url("b") == "gs://bucket/a/b"
     azure = BucketRoot.of("abfss://c@account.dfs.core.windows.net/a")
     assert azure.hadoop_url("b") == "abfss://c@account.dfs.core.windows.net/a/b"

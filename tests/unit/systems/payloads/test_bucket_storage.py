@@ -14,7 +14,7 @@ from pyarrow import fs
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
 from airflow_logio.store.port import LogStore
 from airflow_logio.systems.bucket_roots import BucketRoot
-from airflow_logio.systems.payloads import EpochPayloads, Payloads, bucket_storage, sweep_group
+from airflow_logio.systems.payloads import EpochPayloads, Payloads, s3_storage, sweep_group
 from airflow_logio.systems.payloads.dataset import Borrowed, dataset_at
 from airflow_logio.systems.payloads.manifests import in_order
 from tests.support.datasets import dataset_of
@@ -92,8 +92,8 @@ def test_pages_of_names_and_removal_of_many(
     payloads: Payloads, objects: ObjectStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than one answer lists, and more than one request removes; also the empty objects that other programs make."""
-    monkeypatch.setattr(bucket_storage, "_LISTED_AT_ONCE", 3)
-    monkeypatch.setattr(bucket_storage, "_REMOVED_AT_ONCE", 4)
+    monkeypatch.setattr(s3_storage, "_LISTED_AT_ONCE", 3)
+    monkeypatch.setattr(s3_storage, "_REMOVED_AT_ONCE", 4)
     many = [f"run/g/1/0/{number}" for number in range(10)]
     for name in [*many, "run/g/1/0/", "run2/g/1/0/other", "run3/x"]:
         put(objects, root, name)
