@@ -15,7 +15,11 @@ _LISTED_AT_ONCE = 1000
 
 
 class GoogleStorage(GoogleClient, BucketStorage):
-    """As `BucketStorage`."""
+    """As `BucketStorage`.
+
+    A small object is put by one request; a larger one by an upload in parts, which appears when its last part has come. One
+    that is broken off is cancelled, or ends by itself within a week.
+    """
 
     def remove(self, paths: Iterable[str]) -> None:
         """Google says of an object in a bucket that is not there what it says of one that is not: a list tells them apart."""
